@@ -1,0 +1,208 @@
+"""The KV cache: which sequence owns which blocks. Look up, then commit; a commit is all or nothing."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from octavo.core.evictor import Evictor
+from octavo.core.hashing import BlockHasher
+from octavo.core.pool import BlockPool
+from octavo.core.step import BlockCopy
+from octavo.core.table import BlockTables
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Size and identity of the KV memory. ``fingerprint``: see BlockHasher."""
+
+    num_blocks: int
+    block_size: int = 16
+    num_groups: int = 1
+    enable_prefix_caching: bool = True
+    fingerprint: bytes = b""
+
+    @property
+    def num_token_slots(self) -> int:
+        """Tokens of one sequence that the whole pool could hold."""
+        return self.num_blocks // self.num_groups * self.block_size
+
+
+class PrefixHit(NamedTuple):
+    """A cached prefix: whole blocks, one tuple of ids a layer group. Valid until the next commit."""
+
+    num_tokens: int
+    block_ids: tuple[tuple[int, ...], ...]
+
+
+class TableChange(NamedTuple):
+    """Entry ``logical_block`` of a sequence's table of ``group`` is now ``block_id``."""
+
+    group: int
+    logical_block: int
+    block_id: int
+
+
+class Extension(NamedTuple):
+    """What a sequence got: new table entries, and copies to make before anything is written."""
+
+    changes: list[TableChange]
+    copies: list[BlockCopy]
+
+
+class KVCacheManager:
+    """Gives blocks to sequences, shares them, and takes them back.
+
+    Questions (``lookup_prefix``, ``num_blocks_for``, ``can_hold``) change nothing. Commits return None, with nothing
+    changed, where blocks do not suffice.
+    """
+
+    def __init__(self, config: CacheConfig, evictor: Evictor | None = None) -> None:
+        self.config = config
+        self.pool = BlockPool(config.num_blocks, config.num_groups, evictor)
+        self.hasher = BlockHasher(config.block_size, config.fingerprint)
+        self.num_copies = 0
+        self._no_hit = PrefixHit(0, ((),) * config.num_groups)
+        self._held: deque[tuple[int, list[int]]] = deque()
+
+    # Questions
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Physical blocks, over all layer groups, that a sequence of ``num_tokens`` takes."""
+        return -(-num_tokens // self.config.block_size) * self.config.num_groups
+
+    def lookup_prefix(self, hashes: Sequence[bytes], num_tokens: int) -> PrefixHit:
+        """The longest cached prefix, in whole blocks, of a sequence with these block hashes.
+
+        At least the last of its ``num_tokens`` tokens is left to compute (design, Decided 4).
+        """
+        limit = min(len(hashes), (num_tokens - 1) // self.config.block_size)
+        found: list[list[int]] = [[] for _ in range(self.config.num_groups)]
+        for block_hash in hashes[:limit]:
+            ids = [self.pool.lookup(group, block_hash) for group in range(self.config.num_groups)]
+            if None in ids:
+                break
+            for chain, block_id in zip(found, ids, strict=True):
+                assert block_id is not None
+                chain.append(block_id)
+        if not found[0]:
+            return self._no_hit
+        return PrefixHit(len(found[0]) * self.config.block_size, tuple(map(tuple, found)))
+
+    def can_hold(self, hit: PrefixHit, num_tokens: int, spare: int = 0) -> bool:
+        """Would ``num_tokens``, of which ``hit`` is cached, fit and leave ``spare`` blocks free?"""
+        new = self.num_blocks_for(num_tokens) - sum(map(len, hit.block_ids))
+        woken = sum(self.pool.num_unreferenced(ids) for ids in hit.block_ids)
+        return new + woken + spare <= self.pool.num_free
+
+    @property
+    def held_blocks(self) -> list[int]:
+        """Blocks held for steps in flight, one entry a hold."""
+        return [block_id for _, block_ids in self._held for block_id in block_ids]
+
+    # Commits
+
+    def allocate(self, hit: PrefixHit, num_tokens: int) -> BlockTables | None:
+        """Tables for a new sequence: the hit's blocks, shared, and fresh ones up to ``num_tokens``."""
+        if not self.can_hold(hit, num_tokens):
+            return None
+        tables = BlockTables(self.config.num_groups)
+        for table, block_ids in zip(tables.groups, hit.block_ids, strict=True):
+            for block_id in block_ids:
+                self.pool.acquire(block_id)
+            table.extend(block_ids)
+        self._append_blocks(tables, num_tokens)
+        return tables
+
+    def extend(self, tables: BlockTables, num_tokens: int, step_id: int) -> Extension | None:
+        """Make positions ``tables.capacity`` .. ``num_tokens - 1`` writable: fresh blocks at the end, and copies of
+        blocks in between that others share (copy-on-write). Copied-from blocks are held until ``step_id`` lands."""
+        first = tables.capacity // self.config.block_size
+        shared = [
+            (group, index)
+            for group, table in enumerate(tables.groups)
+            for index in range(first, len(table))
+            if self.pool.blocks[table[index]].ref_count > 1
+        ]
+        missing = self.num_blocks_for(num_tokens) - tables.num_blocks * self.config.num_groups
+        if len(shared) + max(missing, 0) > self.pool.num_free:
+            return None
+        changes, copies = self._unshare(tables, shared, step_id)
+        changes += self._append_blocks(tables, num_tokens)
+        return Extension(changes, copies)
+
+    def publish(self, tables: BlockTables, index: int, block_hash: bytes, held_for: int | None) -> list[TableChange]:
+        """Enter logical block ``index``, full and landed, in the prefix cache.
+
+        Where the same contents are cached already, the sequence takes the cached block and gives its own back (the
+        bits are the same), so that a parent never leaves the cache before its children. Its own is held until step
+        ``held_for`` lands, if steps that read it are in flight.
+        """
+        changes = []
+        for group, table in enumerate(tables.groups):
+            own = table[index]
+            kept = self.pool.publish(own, group, block_hash)
+            if kept != own:
+                self.pool.acquire(kept)
+                table[index] = kept
+                changes.append(TableChange(group, index, kept))
+                self._release_after(held_for, [own])
+        return changes
+
+    def fork(self, tables: BlockTables, num_tokens: int) -> BlockTables:
+        """A second sequence with the same first ``num_tokens`` tokens: shares every block they lie in.
+
+        Whichever of the two writes into a shared tail first gets a copy of it (see ``extend``).
+        """
+        num_blocks = -(-num_tokens // self.config.block_size)
+        child = BlockTables(self.config.num_groups)
+        for table, parent in zip(child.groups, tables.groups, strict=True):
+            table.extend(parent[:num_blocks])
+            for block_id in table:
+                self.pool.acquire(block_id)
+        child.capacity = num_tokens // self.config.block_size * self.config.block_size
+        tables.capacity = min(tables.capacity, child.capacity)
+        return child
+
+    def free(self, tables: BlockTables) -> None:
+        """Give every block of a sequence back, tail first."""
+        for table in tables.groups:
+            self.pool.release(reversed(table))
+            table.clear()
+        tables.capacity = 0
+
+    def land(self, step_id: int) -> None:
+        """A step has landed: blocks held for it, or for steps before it, come back."""
+        while self._held and self._held[0][0] <= step_id:
+            self.pool.release(self._held.popleft()[1])
+
+    def _append_blocks(self, tables: BlockTables, num_tokens: int) -> list[TableChange]:
+        size = self.config.block_size
+        start, end = tables.num_blocks, -(-num_tokens // size)
+        changes = []
+        for group, table in enumerate(tables.groups):
+            new = self.pool.allocate(end - start) if end > start else []
+            changes += [TableChange(group, start + i, block_id) for i, block_id in enumerate(new)]
+            table.extend(new)
+        tables.capacity = tables.num_blocks * size
+        return changes
+
+    def _unshare(
+        self, tables: BlockTables, shared: list[tuple[int, int]], step_id: int
+    ) -> tuple[list[TableChange], list[BlockCopy]]:
+        changes, copies = [], []
+        for group, index in shared:
+            source = tables.groups[group][index]
+            (target,) = self.pool.allocate(1)
+            tables.groups[group][index] = target
+            changes.append(TableChange(group, index, target))
+            copies.append(BlockCopy(source, target))
+            self._release_after(step_id, [source])
+        self.num_copies += len(copies)
+        return changes, copies
+
+    def _release_after(self, step_id: int | None, block_ids: list[int]) -> None:
+        if step_id is None:
+            self.pool.release(block_ids)
+        else:
+            self._held.append((step_id, block_ids))

@@ -1,0 +1,141 @@
+"""A request's one sequence: its tokens, how many of them are computed, and where it stands."""
+
+from enum import Enum
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.table import BlockTables
+
+
+class Status(Enum):
+    """Where a request stands; ``TRANSITIONS`` says what may follow what."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    STOPPED = "stop"
+    LENGTH = "length"
+    ABORTED = "abort"
+    FAILED = "error"
+
+
+ENDINGS = frozenset({Status.STOPPED, Status.LENGTH, Status.ABORTED, Status.FAILED})
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    Status.WAITING: frozenset({Status.RUNNING, Status.ABORTED, Status.FAILED}),
+    Status.RUNNING: frozenset({Status.PREEMPTED, *ENDINGS}),
+    Status.PREEMPTED: frozenset({Status.RUNNING, Status.ABORTED, Status.FAILED}),
+    **dict.fromkeys(ENDINGS, frozenset()),
+}
+
+NEVER = 1 << 62
+"""A token count that is never reached."""
+
+
+class Request:
+    """One sequence to generate. Token ids are append-only and hold landed tokens only.
+
+    ``num_computed_tokens`` advances when a step is planned, ``num_landed_tokens`` when it lands; between the two lie
+    the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known.
+    ``order`` is the place in line: smaller is older.
+    """
+
+    __slots__ = (
+        "block_hashes",
+        "cache_root",
+        "choice_index",
+        "is_finished",
+        "max_total_tokens",
+        "next_publish",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_in_flight",
+        "num_landed_tokens",
+        "num_pending_samples",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "order",
+        "params",
+        "prefix_deadline",
+        "request_id",
+        "row_id",
+        "seed",
+        "status",
+        "stop_reason",
+        "stop_token_ids",
+        "tables",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        max_tokens: int,
+        seed: int = 0,
+        choice_index: int = 0,
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self.request_id = request_id
+        self.token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.params = params
+        self.max_total_tokens = self.num_prompt_tokens + max_tokens
+        self.seed = seed
+        self.choice_index = choice_index
+        ends = frozenset(params.stop_token_ids or ())
+        self.stop_token_ids = ends if params.ignore_eos else ends | eos_token_ids
+        self.status = Status.WAITING
+        self.is_finished = False
+        self.stop_reason: int | str | None = None
+        self.order = 0
+        self.row_id = -1
+        self.num_computed_tokens = 0
+        self.num_landed_tokens = 0
+        self.num_pending_samples = 0
+        self.num_in_flight = 0
+        self.num_cached_tokens: int | None = None
+        self.num_preemptions = 0
+        self.tables: BlockTables | None = None
+        self.cache_root = b""
+        self.block_hashes: list[bytes] = []
+        self.next_publish = NEVER
+        self.prefix_deadline: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Landed tokens, prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_planned_tokens(self) -> int:
+        """Landed tokens and those that steps in flight draw."""
+        return len(self.token_ids) + self.num_pending_samples
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def move_to(self, status: Status) -> None:
+        """Change status along the table.
+
+        Raises:
+            ValueError: the table has no such transition.
+        """
+        if status not in TRANSITIONS[self.status]:
+            raise ValueError(f"request {self.request_id} cannot go from {self.status.value} to {status.value}")
+        self.status = status
+        self.is_finished = status in ENDINGS
+
+    def roll_back(self) -> None:
+        """Forget what steps in flight were to compute."""
+        self.num_computed_tokens = self.num_landed_tokens
+        self.num_pending_samples = 0
+        self.num_in_flight = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.value}, tokens={self.num_tokens}, "
+            f"computed={self.num_computed_tokens}, landed={self.num_landed_tokens})"
+        )

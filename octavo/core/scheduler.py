@@ -1,0 +1,458 @@
+"""Which tokens of which requests the next step computes.
+
+There is no prefill phase and no decode phase: a request has tokens, some of them are computed, and each step gives
+each running request some more to compute within one token budget (the idea of vLLM v1's scheduler). Prompts in
+chunks, prefix hits and coming back after preemption are all the computed count catching up.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from octavo.core import policy
+from octavo.core.errors import ConfigurationError, InvalidRequestError
+from octavo.core.kv_manager import KVCacheManager, PrefixHit
+from octavo.core.plan_draft import PlanDraft
+from octavo.core.prefix_wait import PrefixWaits
+from octavo.core.queue import RequestQueue
+from octavo.core.request import NEVER, Request, Status
+from octavo.core.step import BlockCopy, StepPlan, StepResult, TableWrite
+
+StopCheck = Callable[[Request, int], str | None]
+"""Called with each landed token of a request that its stop ids do not end; returns the stop string that it
+completed, if one did."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Budgets. ``max_num_batched_tokens``: tokens computed in one step; at least ``max_num_seqs``, so that every
+    running sequence can have its token. ``max_model_len``: prompt plus output of one sequence.
+
+    Raises:
+        ConfigurationError: numbers that cannot work together.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 4096
+    max_steps_in_flight: int = 1
+    max_prefix_wait_steps: int = 64
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigurationError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}), so that every running sequence gets its token in each step"
+            )
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Counts since start. ``prefix_queries`` and ``prefix_hits`` are prompt tokens, each request counted once."""
+
+    num_steps: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_preemptions: int = 0
+    num_preempted_tokens: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What landed: parallel lists of requests and their new tokens, and the requests that ended with them."""
+
+    sampled: list[Request]
+    token_ids: list[int]
+    finished: list[Request]
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    plan: StepPlan
+    requests: list[Request]
+
+
+class Scheduler:
+    """Owns the queues; the manager owns the blocks. Reads no clock and builds no tensors.
+
+    ``schedule`` and ``update`` alternate; up to ``max_steps_in_flight`` plans may be out. Requests end in ``update``
+    (or by ``abort``); blocks of a request that ends while a step computes it come back when that step lands.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+        self.config = config
+        self.kv = kv
+        self.counters = SchedulerCounters()
+        self.running: list[Request] = []
+        """Oldest first."""
+        self.waiting = RequestQueue(policy.fcfs)
+        """New requests and preempted ones."""
+        self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps)
+        self._flights: deque[_Flight] = deque()
+        self._suspects: deque[Request] = deque()
+        self._unknown_rows: set[Request] = set()
+        self._copies: list[BlockCopy] = []
+        self._table_writes: list[TableWrite] = []
+        self._released_rows: list[int] = []
+        self._next_order = 0
+        self._next_row_id = 0
+        self._next_step_id = 0
+
+    # Intake
+
+    @property
+    def max_tokens_per_sequence(self) -> int:
+        """The longest prompt plus output that can ever run: the context's limit or the pool's."""
+        return min(self.config.max_model_len, self.kv.config.num_token_slots)
+
+    def check(self, num_prompt_tokens: int, max_tokens: int) -> None:
+        """Can such a request run at all?
+
+        Raises:
+            InvalidRequestError: never, however long it waits; names the limit it breaks (spec D25).
+        """
+        if num_prompt_tokens == 0:
+            raise InvalidRequestError("the prompt is empty: at least one token is needed to start from", "prompt")
+        limit = self.max_tokens_per_sequence
+        if num_prompt_tokens + max_tokens > limit:
+            of_pool = limit < self.config.max_model_len
+            what = "the KV pool holds" if of_pool else "the model's context (max_model_len) is"
+            raise InvalidRequestError(
+                f"{what} {limit} tokens, but this request needs {num_prompt_tokens + max_tokens} "
+                f"({num_prompt_tokens} in the prompt, {max_tokens} for the output); shorten either",
+                "max_tokens" if num_prompt_tokens < limit else "prompt",
+            )
+
+    def add(self, request: Request, cache_salt: str | None = None) -> None:
+        """Put a checked request in line."""
+        request.order = self._next_order
+        self._next_order += 1
+        request.cache_root = self.kv.hasher.root(cache_salt)
+        self.waiting.push(request)
+
+    def abort(self, request: Request) -> None:
+        """End a request wherever it stands; nothing happens if it has ended."""
+        if not request.is_finished:
+            self._end(request, Status.ABORTED)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + len(self.prefix_waits)
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self._flights or self.num_waiting)
+
+    # Planning
+
+    def schedule(self) -> StepPlan | None:
+        """The next step, or None if nothing can run until a step in flight has landed."""
+        if self._suspects and self._flights:
+            return None
+        draft = PlanDraft(self._next_step_id, self.config.max_num_batched_tokens)
+        behind = self._plan_decodes(draft)
+        self._plan_chunks(draft, behind)
+        if not draft.has_preempted and not self._suspects:
+            self._admit(draft)
+        if draft.requests:
+            return self._issue(draft)
+        if self._suspects:  # the next suspect cannot run alone now: let it run with the others
+            self._suspects.popleft()
+            return self.schedule()
+        return None
+
+    def _plan_decodes(self, draft: PlanDraft) -> list[Request]:
+        """One token for each running request that lacks just one; returns those that lack more.
+
+        This loop runs once a running request and step, so it does nothing but count."""
+        requests: list[Request] = []
+        starts: list[int] = []
+        behind: list[Request] = []
+        running = [self._suspects[0]] if self._suspects else self.running.copy()
+        for request in running:
+            start = request.num_computed_tokens
+            known = len(request.token_ids) + request.num_pending_samples
+            if known - start != 1:
+                behind.append(request)
+                continue
+            if known == request.max_total_tokens or request.status is not Status.RUNNING:
+                continue
+            tables = request.tables
+            assert tables is not None
+            if known > tables.capacity and not self._make_room(request, known, draft):
+                continue
+            request.num_computed_tokens = known
+            request.num_pending_samples += 1
+            request.num_in_flight += 1
+            requests.append(request)
+            starts.append(start)
+        draft.add_decodes(requests, starts)
+        return behind
+
+    def _plan_chunks(self, draft: PlanDraft, behind: Iterable[Request]) -> None:
+        """The budget that is left, oldest first, for requests that have several tokens to compute."""
+        for request in behind:
+            if request.status is not Status.RUNNING:
+                continue
+            count = min(request.num_planned_tokens - request.num_computed_tokens, draft.max_tokens)
+            if count > 0 and self._make_room(request, request.num_computed_tokens + count, draft):
+                draft.add_chunk(request, count)
+            draft.num_owed_blocks += self._num_owed_blocks(request)
+
+    def _admit(self, draft: PlanDraft) -> None:
+        """Requests that wait, in order, while tokens, rows and blocks last. A request is admitted only where all it
+        has so far will fit beside what running ones have, with some growth kept back."""
+        self._requeue(self.prefix_waits.expire(draft.step_id))
+        while draft.max_tokens > 0 and len(self.running) < self.config.max_num_seqs:
+            request = self.waiting.peek()
+            if request is None:
+                return
+            hit = self._lookup(request)
+            block_hash = self._next_usable_hash(request, hit)
+            if block_hash is not None and self.prefix_waits.must_wait(request, block_hash, draft.step_id):
+                self.waiting.remove(request)
+                self.prefix_waits.park(request, block_hash, draft.step_id)
+                continue
+            spare = draft.num_owed_blocks
+            if self.running:
+                spare += policy.growth_reserve(len(self.running), self.kv.config.num_blocks)
+            if not self.kv.can_hold(hit, request.num_tokens, spare):
+                return
+            self._start(request, hit, draft)
+
+    def _lookup(self, request: Request) -> PrefixHit:
+        if not self.kv.config.enable_prefix_caching:
+            return self.kv.lookup_prefix((), request.num_tokens)
+        self.kv.hasher.extend(request.block_hashes, request.cache_root, request.token_ids, request.num_tokens)
+        reads = () if request.params.prompt_logprobs is not None else request.block_hashes
+        return self.kv.lookup_prefix(reads, request.num_tokens)
+
+    def _next_usable_hash(self, request: Request, hit: PrefixHit) -> bytes | None:
+        """Hash of the block after the hit, where the request could use it if it were cached."""
+        if request.params.prompt_logprobs is not None:
+            return None
+        index = hit.num_tokens // self.kv.config.block_size
+        usable = min(len(request.block_hashes), (request.num_tokens - 1) // self.kv.config.block_size)
+        return request.block_hashes[index] if index < usable else None
+
+    def _start(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> None:
+        """Admit a request whose blocks suffice, and plan its first chunk."""
+        count = min(request.num_tokens - hit.num_tokens, draft.max_tokens)
+        request.tables = self.kv.allocate(hit, hit.num_tokens + count)
+        self.waiting.remove(request)
+        request.move_to(Status.RUNNING)
+        request.row_id = self._next_row_id
+        self._next_row_id += 1
+        request.num_computed_tokens = request.num_landed_tokens = hit.num_tokens
+        if self.kv.config.enable_prefix_caching:
+            request.next_publish = hit.num_tokens + self.kv.config.block_size
+            self.prefix_waits.claim(request, hit.num_tokens // self.kv.config.block_size)
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = hit.num_tokens
+            self.counters.prefix_hits += hit.num_tokens
+            if self.kv.config.enable_prefix_caching and request.params.prompt_logprobs is None:
+                self.counters.prefix_queries += request.num_prompt_tokens
+        insort(self.running, request, key=_age)
+        draft.new_requests.append(request)
+        draft.add_chunk(request, count)
+        draft.num_owed_blocks += self._num_owed_blocks(request)
+
+    def _num_owed_blocks(self, request: Request) -> int:
+        assert request.tables is not None
+        have = request.tables.num_blocks * self.kv.config.num_groups
+        return self.kv.num_blocks_for(request.num_planned_tokens) - have
+
+    def _make_room(self, request: Request, num_tokens: int, draft: PlanDraft) -> bool:
+        """Let ``request`` write its first ``num_tokens`` positions, preempting younger requests if need be.
+
+        Where none can give way (they are planned already, or in flight), the request waits in place: it keeps its
+        blocks until an older one needs them."""
+        assert request.tables is not None
+        if num_tokens <= request.tables.capacity:
+            return True
+        while (extension := self.kv.extend(request.tables, num_tokens, draft.step_id)) is None:
+            younger = self.running[bisect_left(self.running, request.order + 1, key=_age) :]
+            victim = policy.least_work_lost(other for other in younger if other.num_in_flight == 0)
+            if victim is None:
+                return False
+            self._preempt(victim)
+            draft.has_preempted = True
+        draft.add_extension(request, extension)
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        """Take a request's blocks; it will be computed again from what is still cached (recompute)."""
+        self.counters.num_preemptions += 1
+        self.counters.num_preempted_tokens += request.num_computed_tokens
+        request.num_preemptions += 1
+        self._leave_running(request)
+        self._free(request)
+        request.move_to(Status.PREEMPTED)
+        request.num_computed_tokens = request.num_landed_tokens = 0
+        self.waiting.push(request)
+
+    def _issue(self, draft: PlanDraft) -> StepPlan:
+        if self._unknown_rows:
+            again = [request for request in draft.requests if request in self._unknown_rows]
+            self._unknown_rows.difference_update(again)
+            draft.new_requests += again
+        draft.copies[:0] = self._copies
+        draft.table_writes[:0] = self._table_writes
+        plan = draft.freeze(tuple(self._released_rows))
+        self._copies, self._table_writes, self._released_rows = [], [], []
+        self._flights.append(_Flight(plan, draft.requests))
+        self._next_step_id += 1
+        self.counters.num_steps += 1
+        return plan
+
+    # Landing
+
+    def update(self, result: StepResult, check_stop: StopCheck | None = None) -> StepOutcome:
+        """The oldest step in flight has landed: tokens enter their requests, full blocks the prefix cache, and
+        requests end that have to."""
+        flight = self._flights.popleft()
+        plan = flight.plan
+        assert plan.step_id == result.step_id, "steps land in the order they were issued"
+        outcome = StepOutcome([], [], [])
+        drawn = iter(result.token_ids)
+        for request, start, count, samples in zip(flight.requests, plan.starts, plan.counts, plan.samples, strict=True):
+            token_id = next(drawn) if samples else None
+            request.num_in_flight -= 1
+            if request.is_finished:
+                if request.num_in_flight == 0:
+                    self._free(request)
+                continue
+            request.num_landed_tokens = landed = start + count
+            if landed >= request.next_publish:
+                self._publish(request)
+            if token_id is not None:
+                request.num_pending_samples -= 1
+                request.token_ids.append(token_id)
+                outcome.sampled.append(request)
+                outcome.token_ids.append(token_id)
+                if start < request.num_prompt_tokens:
+                    self._count_prompt(request)
+                if self._ends(request, token_id, check_stop):
+                    outcome.finished.append(request)
+        self.kv.land(plan.step_id)
+        self.counters.generation_tokens += len(outcome.token_ids)
+        self._clear_suspects(flight.requests)
+        return outcome
+
+    def _ends(self, request: Request, token_id: int, check_stop: StopCheck | None) -> bool:
+        if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
+            listed = token_id in (request.params.stop_token_ids or ())
+            self._end(request, Status.STOPPED, token_id if listed else None)
+        elif check_stop is not None and (stop := check_stop(request, token_id)) is not None:
+            self._end(request, Status.STOPPED, stop)
+        elif len(request.token_ids) >= request.max_total_tokens:
+            self._end(request, Status.LENGTH)
+        else:
+            return False
+        return True
+
+    def _publish(self, request: Request) -> None:
+        """Enter the blocks that have filled up and landed in the prefix cache."""
+        assert request.tables is not None
+        size = self.kv.config.block_size
+        self.kv.hasher.extend(request.block_hashes, request.cache_root, request.token_ids, request.num_landed_tokens)
+        held_for = self._next_step_id - 1 if request.num_in_flight else None
+        while request.next_publish <= request.num_landed_tokens:
+            index = request.next_publish // size - 1
+            block_hash = request.block_hashes[index]
+            changes = self.kv.publish(request.tables, index, block_hash, held_for)
+            self._table_writes += [TableWrite(request.row_id, *change) for change in changes]
+            self._requeue(self.prefix_waits.settle(request, block_hash))
+            request.next_publish += size
+
+    def _count_prompt(self, request: Request) -> None:
+        """Count a prompt when its first token is drawn: once a request, whatever its choices and preemptions."""
+        if request.num_output_tokens == 1 and request.choice_index == 0:
+            self.counters.prompt_tokens += request.num_prompt_tokens
+
+    def roll_back(self) -> list[Request]:
+        """The steps in flight have failed: nothing of them counts. Their requests are tried again one at a time; one
+        that was alone in its step has itself to blame, ends as failed and is returned.
+
+        The runner must have been reset: rows are made known to it again."""
+        requests = list(dict.fromkeys(request for flight in self._flights for request in flight.requests))
+        self._copies = [copy for flight in self._flights for copy in flight.plan.copies]
+        self._flights.clear()
+        for request in requests:
+            ended = request.is_finished and request.num_in_flight > 0
+            request.roll_back()
+            if ended:
+                self._free(request)
+        live = [request for request in requests if not request.is_finished]
+        self._table_writes.clear()
+        self._released_rows.clear()
+        self._unknown_rows = set(self.running)
+        self._suspects = deque(sorted({*self._suspects, *live}, key=_age))
+        if len(requests) > 1 or not live:
+            return []
+        self._end(live[0], Status.FAILED)
+        self._clear_suspects(live)
+        return live
+
+    def _clear_suspects(self, cleared: Iterable[Request]) -> None:
+        if self._suspects:
+            innocent = {request for request in cleared if request.is_finished or not request.num_in_flight}
+            self._suspects = deque(
+                request for request in self._suspects if request not in innocent and request.status is Status.RUNNING
+            )
+
+    # Endings
+
+    def _end(self, request: Request, status: Status, stop_reason: int | str | None = None) -> None:
+        if request.status is Status.RUNNING:
+            self._leave_running(request)
+            if request.num_in_flight == 0:
+                self._free(request)
+        elif request in self.prefix_waits:
+            self.prefix_waits.remove(request)
+        else:
+            self.waiting.remove(request)
+        request.move_to(status)
+        request.stop_reason = stop_reason
+        if self._suspects and request in self._suspects:
+            self._suspects.remove(request)
+
+    def _leave_running(self, request: Request) -> None:
+        del self.running[bisect_left(self.running, request.order, key=_age)]
+        if request in self._unknown_rows:
+            self._unknown_rows.remove(request)
+        else:
+            self._released_rows.append(request.row_id)
+        if self.kv.config.enable_prefix_caching:
+            first_block = request.next_publish // self.kv.config.block_size - 1
+            self._requeue(self.prefix_waits.abandon(request, first_block))
+
+    def _free(self, request: Request) -> None:
+        assert request.tables is not None
+        self.kv.free(request.tables)
+        request.tables = None
+
+    def _requeue(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.waiting.push(request)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached block. Running requests keep their blocks and publish no more: what would follow a
+        forgotten block could never be hit."""
+        for request in self.running:
+            if request.next_publish < NEVER:
+                first_block = request.next_publish // self.kv.config.block_size - 1
+                self._requeue(self.prefix_waits.abandon(request, first_block))
+                request.next_publish = NEVER
+        self.kv.pool.forget_all()
+
+
+def _age(request: Request) -> int:
+    return request.order

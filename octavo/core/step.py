@@ -1,0 +1,111 @@
+"""Everything that crosses between the scheduler and a runner, frozen once issued.
+
+A step flows one way: ``Scheduler.schedule() -> StepPlan -> runner -> StepResult -> Scheduler.update()``. The runner
+carries a plan out in the order of its fields: copies, new rows, table writes, compute, release.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from octavo.core.sampling_params import SamplingParams
+
+
+class BlockCopy(NamedTuple):
+    """Copy the contents of one block to another, in every layer of its group."""
+
+    source: int
+    target: int
+
+
+class TableWrite(NamedTuple):
+    """Entry ``logical_block`` of a row's block table of layer group ``group`` becomes ``block_id``."""
+
+    row_id: int
+    group: int
+    logical_block: int
+    block_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A sequence that the runner does not know: newly admitted, or back after preemption.
+
+    ``token_ids`` holds every landed token (prompt and output); ``block_ids`` one tuple a layer group.
+    ``seed`` and ``choice_index`` fix the randomness of each position (spec D1).
+    ``stop_token_ids`` are all ids that would end the sequence (EOS included); the sampler masks them until
+    ``params.min_tokens`` tokens have been generated.
+    """
+
+    row_id: int
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    block_ids: tuple[tuple[int, ...], ...]
+    params: SamplingParams
+    seed: int
+    choice_index: int
+    stop_token_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step. ``row_ids``, ``starts``, ``counts`` and ``samples`` run in parallel, one entry a scheduled row.
+
+    Row ``row_ids[i]`` computes the tokens at positions ``starts[i] .. starts[i] + counts[i] - 1`` of its sequence;
+    where ``samples[i]`` is true, the token after the last of them is drawn. A position whose token has not landed yet
+    is the last sample of this row, which the runner holds (design, Decided 1).
+    """
+
+    step_id: int
+    copies: tuple[BlockCopy, ...]
+    new_rows: tuple[NewRow, ...]
+    table_writes: tuple[TableWrite, ...]
+    row_ids: tuple[int, ...]
+    starts: tuple[int, ...]
+    counts: tuple[int, ...]
+    samples: tuple[bool, ...]
+    released_rows: tuple[int, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.counts)
+
+
+class TokenLogprobs(NamedTuple):
+    """Logprobs at one position, raw (spec D9): of the token itself, its rank (1 = best), and the best k."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a runner sends back for one plan.
+
+    ``token_ids`` has one entry for each true entry of ``plan.samples``, in order. ``logprobs`` maps a row id to the
+    logprobs of its sampled token, where asked for. ``prompt_logprobs`` maps a row id to entries for the prompt
+    tokens at positions ``start + 1 ...`` that this chunk's rows predict (at most one a computed position).
+    """
+
+    step_id: int
+    token_ids: tuple[int, ...]
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+
+
+class PendingStep(Protocol):
+    """A step on its way; ``result`` waits for it and raises what the step raised."""
+
+    def result(self) -> StepResult: ...
+
+
+class Runner(Protocol):
+    """Carries plans out, in the order of submission."""
+
+    def submit(self, plan: StepPlan) -> PendingStep: ...
+
+    def reset(self) -> None:
+        """Forget every row (after a failed step); the KV contents stay."""
+        ...

@@ -1,0 +1,21 @@
+"""Block tables: where each logical block of a sequence lies, one list a layer group."""
+
+
+class BlockTables:
+    """Tables of one sequence; made, changed and freed by the KVCacheManager alone.
+
+    ``groups[g][i]`` is the physical block of logical block i for layer group g; all groups are equally long.
+    ``capacity`` is the number of leading positions that may be written without asking the manager: everything that
+    the blocks can hold, or less where the tail is shared with a fork and has to be copied first.
+    """
+
+    __slots__ = ("capacity", "groups")
+
+    def __init__(self, num_groups: int) -> None:
+        self.groups: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
+        self.capacity = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Logical blocks, the same in every group."""
+        return len(self.groups[0])
