@@ -84,8 +84,8 @@ class Request:
         self.max_total_tokens = self.num_prompt_tokens + max_tokens
         self.seed = seed
         self.choice_index = choice_index
-        ends = frozenset(params.stop_token_ids or ())
-        self.stop_token_ids = ends if params.ignore_eos else ends | eos_token_ids
+        eos = frozenset[int]() if params.ignore_eos else eos_token_ids
+        self.stop_token_ids = eos.union(params.stop_token_ids) if params.stop_token_ids else eos
         self.status = Status.WAITING
         self.is_finished = False
         self.stop_reason: int | str | None = None

@@ -62,8 +62,10 @@ class SchedulerCounters:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What landed: parallel lists of requests and their new tokens, and the requests that ended with them."""
+    """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; and
+    those that ended with it. Requests that had ended while the step was in flight are in ``landed`` alone."""
 
+    landed: list[Request]
     sampled: list[Request]
     token_ids: list[int]
     finished: list[Request]
@@ -320,7 +322,7 @@ class Scheduler:
         flight = self._flights.popleft()
         plan = flight.plan
         assert plan.step_id == result.step_id, "steps land in the order they were issued"
-        outcome = StepOutcome([], [], [])
+        outcome = StepOutcome(flight.requests, [], [], [])
         drawn = iter(result.token_ids)
         for request, start, count, samples in zip(flight.requests, plan.starts, plan.counts, plan.samples, strict=True):
             token_id = next(drawn) if samples else None

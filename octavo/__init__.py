@@ -1,0 +1,63 @@
+"""Octavo: a serving engine for Transformer language models that treats the KV cache as virtual memory.
+
+    from octavo import LLM, SamplingParams
+
+    llm = LLM()
+    print(llm.generate("The capital of France is", SamplingParams(max_tokens=8))[0].outputs[0].text)
+
+The names below are imported when they are first used (PEP 562), so that ``import octavo`` is quick and needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from octavo.build import EngineArgs as EngineArgs
+    from octavo.core.errors import ConfigurationError as ConfigurationError
+    from octavo.core.errors import EngineDeadError as EngineDeadError
+    from octavo.core.errors import InvalidRequestError as InvalidRequestError
+    from octavo.core.errors import OctavoError as OctavoError
+    from octavo.core.sampling_params import SamplingParams as SamplingParams
+    from octavo.llm import LLM as LLM
+    from octavo.llm import CompletionOutput as CompletionOutput
+    from octavo.llm import RequestOutput as RequestOutput
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "LLM": "octavo.llm",
+    "CompletionOutput": "octavo.llm",
+    "ConfigurationError": "octavo.core.errors",
+    "EngineArgs": "octavo.build",
+    "EngineDeadError": "octavo.core.errors",
+    "InvalidRequestError": "octavo.core.errors",
+    "OctavoError": "octavo.core.errors",
+    "RequestOutput": "octavo.llm",
+    "SamplingParams": "octavo.core.sampling_params",
+}
+"""Public name -> the module that holds it."""
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "ConfigurationError",
+    "EngineArgs",
+    "EngineDeadError",
+    "InvalidRequestError",
+    "OctavoError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

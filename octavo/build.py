@@ -1,0 +1,209 @@
+"""The one place where both halves meet: settings in, a whole engine out."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+
+from octavo.core.errors import ConfigurationError
+from octavo.core.kv_manager import CacheConfig, KVCacheManager
+from octavo.core.sampling_params import SEED_LIMIT
+from octavo.core.scheduler import Scheduler, SchedulerConfig
+from octavo.engine.engine import Engine, EngineParts
+from octavo.kernels import select_ops
+from octavo.kernels.interface import Ops, allocate_kv
+from octavo.loading.interface import Tokenizer
+from octavo.loading.resolve import resolve_model
+from octavo.loading.tokenizer import load_tokenizer
+from octavo.loading.weights import LoadedModel, load_model
+from octavo.models.config import ModelConfig
+from octavo.models.groups import LayerGroup, group_size, layer_groups
+from octavo.runner.input_batch import InputBatch
+from octavo.runner.memory import free_memory_bytes
+from octavo.runner.model_runner import BadWordEncoder, KVMemory, ModelRunner
+from octavo.runner.sampler import Sampler
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_BATCHED_TOKENS = 512
+"""Tokens a step on CPU: see docs/benchmarks.md."""
+
+_DTYPES = {"auto": torch.float32, "float32": torch.float32, "fp32": torch.float32}
+
+
+@dataclass(frozen=True)
+class EngineArgs:
+    """Settings of an engine, named as on the command line.
+
+    ``model``: a folder, a .gguf file, a built-in name or a hub name. ``max_model_len`` None: the model's context, or
+    what the pool holds if that is less. The pool has ``num_blocks`` blocks, or as many as ``kv_cache_memory_bytes``
+    hold, or as many as ``memory_utilization`` (a share) of the free memory holds.
+    """
+
+    model: str = "smollm2-135m"
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    num_blocks: int | None = None
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
+    enable_prefix_caching: bool = True
+    seed: int | None = None
+    backend: str | None = None
+    threads: int | None = None
+    memory_utilization: float = 0.4
+    chat_template: str | None = None
+
+
+def build_tokenizer(args: EngineArgs) -> Tokenizer:
+    """The tokenizer alone, for a process that only needs text and ids."""
+    return load_tokenizer(resolve_model(args.model), args.chat_template)
+
+
+def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine:
+    """Load the model and put an engine together. Takes seconds; the KV pool's size is logged.
+
+    Raises:
+        ConfigurationError: settings or files that cannot work, in one sentence.
+    """
+    _check(args)
+    ops = select_ops(args.backend)
+    if args.threads is not None:
+        _set_threads(ops, args.threads)
+    path = resolve_model(args.model)
+    loaded = load_model(path, ops, args.max_model_len)
+    tokenizer = tokenizer or load_tokenizer(path, args.chat_template)
+    config = loaded.model.config
+    groups = layer_groups(config)
+    cache = _cache_config(args, config, groups, _fingerprint(args, loaded, ops))
+    scheduler = Scheduler(_scheduler_config(args, config, cache), KVCacheManager(cache))
+    runner = ModelRunner(
+        model=loaded.model,
+        ops=ops,
+        kv=_allocate_memory(config, groups, cache),
+        batch=InputBatch(len(groups), cache.block_size, -(-config.max_position // cache.block_size)),
+        sampler=Sampler(config.vocab_size, tokenizer.vocab_size),
+        bad_words=_bad_word_encoder(tokenizer),
+    )
+    _log_pool(scheduler, _block_bytes(config, groups, cache.block_size))
+    return Engine(
+        EngineParts(
+            scheduler=scheduler,
+            runner=runner,
+            pieces=tokenizer,
+            eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
+            vocab_size=min(config.vocab_size, tokenizer.vocab_size),
+            clock=time.time,
+            draw_seed=_seed_source(args.seed),
+        )
+    )
+
+
+def _check(args: EngineArgs) -> None:
+    for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{name} must be at least 1, got {value}")
+    if not 0 < args.memory_utilization <= 1:
+        raise ConfigurationError(f"memory_utilization must be in (0, 1], got {args.memory_utilization:g}")
+    if args.dtype not in _DTYPES:
+        raise ConfigurationError(f"dtype {args.dtype!r} is not supported yet; use one of: {', '.join(_DTYPES)}")
+
+
+def _set_threads(ops: Ops, threads: int) -> None:
+    torch.set_num_threads(threads)
+    set_num_threads = getattr(ops, "set_num_threads", None)
+    if set_num_threads is not None:
+        set_num_threads(threads)
+
+
+def _block_bytes(config: ModelConfig, groups: Sequence[LayerGroup], block_size: int) -> int:
+    """Bytes of one block: keys and values of ``block_size`` tokens in each of its layer slots, fp32."""
+    return 2 * 4 * group_size(tuple(groups)) * config.num_kv_heads * config.head_dim * block_size
+
+
+def _cache_config(
+    args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup], fingerprint: bytes
+) -> CacheConfig:
+    num_blocks = args.num_blocks or _blocks_in_memory(args, config, groups)
+    cache = CacheConfig(num_blocks, args.block_size, len(groups), args.enable_prefix_caching, fingerprint)
+    needed = args.max_model_len or 1
+    if cache.num_token_slots < needed:
+        raise ConfigurationError(
+            f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence, but max_model_len "
+            f"is {needed}; give it more memory (kv_cache_memory_bytes, num_blocks) or lower max_model_len"
+            if args.max_model_len
+            else f"the KV pool of {num_blocks} blocks cannot hold {args.block_size} tokens of one sequence, which take "
+            f"{len(groups)} blocks; give it more memory (kv_cache_memory_bytes, num_blocks)"
+        )
+    return cache
+
+
+def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup]) -> int:
+    block_bytes = _block_bytes(config, groups, args.block_size)
+    if args.kv_cache_memory_bytes is not None:
+        budget, what = args.kv_cache_memory_bytes, "kv_cache_memory_bytes"
+    else:
+        budget = int(free_memory_bytes() * args.memory_utilization)
+        what = f"{args.memory_utilization:.0%} of the free memory"
+    needed = block_bytes * len(groups)
+    if budget < needed:
+        raise ConfigurationError(
+            f"a KV pool of {budget:,} bytes ({what}) cannot hold one sequence: {args.block_size} tokens take "
+            f"{needed:,} bytes; give it more, or lower block_size"
+        )
+    longest = -(-(args.max_model_len or config.max_position) // args.block_size) * len(groups)
+    return min(budget // block_bytes, longest * args.max_num_seqs)
+
+
+def _scheduler_config(args: EngineArgs, config: ModelConfig, cache: CacheConfig) -> SchedulerConfig:
+    wanted = args.max_num_batched_tokens or max(DEFAULT_BATCHED_TOKENS, args.max_num_seqs)
+    return SchedulerConfig(
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=wanted,
+        max_model_len=min(config.max_position, cache.num_token_slots),
+    )
+
+
+def _allocate_memory(config: ModelConfig, groups: Sequence[LayerGroup], cache: CacheConfig) -> KVMemory:
+    slots = [
+        allocate_kv(cache.num_blocks, cache.block_size, config.num_kv_heads, config.head_dim, torch.float32)
+        for _ in range(group_size(tuple(groups)))
+    ]
+    places = {layer: (g, slot) for g, group in enumerate(groups) for slot, layer in enumerate(group.layers)}
+    return KVMemory(slots, [places[layer] for layer in range(config.num_layers)], len(groups))
+
+
+def _fingerprint(args: EngineArgs, loaded: LoadedModel, ops: Ops) -> bytes:
+    """Everything besides tokens that changes keys and values (design, Decided 3)."""
+    parts = (loaded.fingerprint, repr(loaded.model.config).encode(), ops.name.encode(), args.dtype.encode())
+    return blake2b(b"\x00".join(parts), digest_size=16).digest()
+
+
+def _bad_word_encoder(tokenizer: Tokenizer) -> BadWordEncoder:
+    def encode(words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it begins a text and as it follows a blank, the two ways it can stand in an output."""
+        spelled = {tuple(tokenizer.encode(form, False)) for word in words for form in (word, " " + word.lstrip(" "))}
+        return tuple(sorted(ids for ids in spelled if ids))
+
+    return encode
+
+
+def _seed_source(seed: int | None) -> Callable[[], int]:
+    """Seeds for requests that bring none: from the system, or, with ``--seed``, the same row of them at each start."""
+    source = random.SystemRandom() if seed is None else random.Random(seed)
+    return lambda: source.randrange(SEED_LIMIT)
+
+
+def _log_pool(scheduler: Scheduler, block_bytes: int) -> None:
+    cache, longest = scheduler.kv.config, scheduler.max_tokens_per_sequence
+    gib = cache.num_blocks * block_bytes / 2**30
+    logger.info("KV cache memory: %.2f GiB in %d blocks of %d tokens", gib, cache.num_blocks, cache.block_size)
+    logger.info("KV cache size: %s tokens", f"{cache.num_token_slots:,}")
+    blocks = scheduler.kv.num_blocks_for(longest)
+    logger.info("Maximum concurrency for %s tokens per request: %.2fx", f"{longest:,}", cache.num_blocks / blocks)

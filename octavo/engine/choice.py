@@ -1,0 +1,77 @@
+"""One choice of a request on its way to the client: its text, logprobs and times since the last delta."""
+
+from octavo.core.request import Request, Status
+from octavo.core.step import TokenLogprobs
+from octavo.engine.detokenizer import TokenPieces
+from octavo.engine.messages import OutputDelta, RequestTimes
+from octavo.engine.stops import TextStream
+
+
+class Choice:
+    """Collects what the steps bring for one sequence; ``take_delta`` hands it out."""
+
+    def __init__(self, request_id: str, sequence: Request, pieces: TokenPieces, arrival: float) -> None:
+        self.request_id = request_id
+        self.sequence = sequence
+        self.arrival = arrival
+        self.scheduled: float | None = None
+        self.first_token: float | None = None
+        self.last_token: float | None = None
+        self._stream = TextStream(pieces, sequence.params)
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
+        if sequence.params.prompt_logprobs is not None:
+            self._prompt_logprobs = [None] * sequence.num_prompt_tokens
+
+    def check_stop(self, token_id: int) -> str | None:
+        """A token was drawn and its id ends nothing: the stop string that it completes, if it does (spec D6, D8)."""
+        suppressed = self.sequence.num_output_tokens <= self.sequence.params.min_tokens
+        match = self._stream.append(token_id, suppressed)
+        return match.stop if match else None
+
+    def add_token(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
+        self._token_ids.append(token_id)
+        if logprobs is not None:
+            self._logprobs.append(logprobs)
+
+    def add_prompt_logprobs(self, start: int, entries: tuple[TokenLogprobs, ...]) -> None:
+        """Entries for the prompt tokens from position ``start`` on; those known already stay as they are."""
+        if self._prompt_logprobs is None:
+            return
+        for position, entry in enumerate(entries, start):
+            if position < len(self._prompt_logprobs) and self._prompt_logprobs[position] is None:
+                self._prompt_logprobs[position] = entry
+
+    def take_delta(self) -> OutputDelta:
+        """What is new. Once the sequence has ended this is the last delta, with the text that was held back."""
+        delta = OutputDelta(self.request_id, self.sequence.choice_index)
+        if self.sequence.is_finished:
+            delta.finish_reason, delta.stop_reason = self._finish()
+        delta.text = self._stream.take_delta()
+        delta.token_ids, self._token_ids = self._token_ids, []
+        if self.sequence.params.logprobs is not None:
+            delta.logprobs, self._logprobs = self._logprobs, []
+        if delta.token_ids:
+            delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
+        delta.num_cached_tokens = self.sequence.num_cached_tokens or 0
+        return delta
+
+    def _finish(self) -> tuple[str, int | str | None]:
+        sequence = self.sequence
+        by_id = sequence.status is Status.STOPPED and not isinstance(sequence.stop_reason, str)
+        match = self._stream.finish(sequence.token_ids[-1] if by_id else None)
+        if match is not None and sequence.status in (Status.STOPPED, Status.LENGTH):
+            return Status.STOPPED.value, match.stop
+        return sequence.status.value, sequence.stop_reason
+
+    def times(self, now: float) -> RequestTimes:
+        return RequestTimes(
+            arrival=self.arrival,
+            scheduled=self.scheduled,
+            first_token=self.first_token,
+            finished=now,
+            num_prompt_tokens=self.sequence.num_prompt_tokens,
+            num_generation_tokens=self.sequence.num_output_tokens,
+            finish_reason=self.sequence.status.value,
+        )

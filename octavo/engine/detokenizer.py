@@ -1,0 +1,42 @@
+"""Tokens to text, one token at a time, never half a character."""
+
+import codecs
+from typing import Protocol
+
+
+class TokenPieces(Protocol):
+    """What detokenizing needs of a tokenizer (``octavo.loading.interface.Tokenizer`` has it)."""
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        """Control tokens, left out of the text when the request asks for it."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """UTF-8 bytes that a token adds to a text in mid-sentence; a token may hold part of a character."""
+        ...
+
+
+class Detokenizer:
+    """Incremental decoding of one choice. The joined results equal the decoding of all bytes at once.
+
+    Bytes that can be part of no character become U+FFFD as soon as that is certain; the beginning of a character
+    waits for the tokens that complete it.
+    """
+
+    __slots__ = ("_decode", "_skipped", "_token_bytes")
+
+    def __init__(self, pieces: TokenPieces, skip_special: bool = True) -> None:
+        self._token_bytes = pieces.token_bytes
+        self._skipped = pieces.special_token_ids if skip_special else frozenset()
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def add(self, token_id: int) -> str:
+        """The characters that this token completes; often one piece, sometimes nothing."""
+        if token_id in self._skipped:
+            return ""
+        return self._decode(self._token_bytes(token_id))
+
+    def finish(self) -> str:
+        """What is left at the very end: one U+FFFD for an incomplete character (spec D5), else nothing."""
+        return self._decode(b"", True)

@@ -1,0 +1,208 @@
+"""The engine: requests in, steps, answers out. One thread calls it."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.core.errors import InvalidRequestError
+from octavo.core.request import Request, Status
+from octavo.core.scheduler import Scheduler, StepOutcome
+from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
+from octavo.engine.choice import Choice
+from octavo.engine.detokenizer import TokenPieces
+from octavo.engine.intake import Intake
+from octavo.engine.interface import EngineLimits
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of. ``clock``: seconds since the epoch (``time.time``); ``draw_seed``: see Intake."""
+
+    scheduler: Scheduler
+    runner: Runner
+    pieces: TokenPieces
+    eos_token_ids: frozenset[int]
+    vocab_size: int
+    clock: Callable[[], float]
+    draw_seed: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Issued:
+    plan: StepPlan
+    time: float
+    pending: PendingStep
+
+
+class Engine:
+    """Implements ``engine.interface.EngineLoop``."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._scheduler = parts.scheduler
+        self._runner = parts.runner
+        self._pieces = parts.pieces
+        self._clock = parts.clock
+        self._intake = Intake(parts.scheduler, parts.vocab_size, parts.eos_token_ids, parts.draw_seed)
+        self._choices: dict[Request, Choice] = {}
+        self._open: dict[str, list[Request]] = {}
+        self._pending: deque[_Issued] = deque()
+        self._news = EngineOutputs()
+        self._num_aborted = 0
+        self._num_failed = 0
+        self._rejected: dict[str, int] = {}
+        kv = parts.scheduler.kv.config
+        self.limits = EngineLimits(
+            max_model_len=parts.scheduler.max_tokens_per_sequence,
+            kv_cache_tokens=kv.num_token_slots,
+            block_size=kv.block_size,
+            vocab_size=parts.vocab_size,
+        )
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Accept a request, or answer it with an error in the next outputs; never raises for what a client sent."""
+        try:
+            if request.request_id in self._open:
+                raise InvalidRequestError(f"request id {request.request_id!r} is in use", "request_id")
+            sequences = self._intake.admit(request)
+        except InvalidRequestError as error:
+            self._refuse(request, error)
+            return
+        self._open[request.request_id] = sequences
+        for sequence in sequences:
+            self._choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
+            self._scheduler.add(sequence, request.cache_salt)
+
+    def abort(self, request_id: str) -> None:
+        """End every choice of a request that has not ended; unknown ids are ignored."""
+        sequences = list(self._open.get(request_id, ()))
+        self._num_aborted += bool(sequences)
+        for sequence in sequences:
+            self._scheduler.abort(sequence)
+            self._close(sequence)
+
+    def has_work(self) -> bool:
+        return self._scheduler.has_work or bool(self._news.deltas)
+
+    def step(self) -> EngineOutputs:
+        """Plan as far ahead as allowed, then wait for the oldest step and report what it brought."""
+        while len(self._pending) < self._scheduler.config.max_steps_in_flight:
+            plan = self._scheduler.schedule()
+            if plan is None:
+                break
+            self._pending.append(_Issued(plan, self._clock(), self._runner.submit(plan)))
+        if self._pending:
+            self._land(self._pending.popleft())
+        outputs, self._news = self._news, EngineOutputs()
+        outputs.stats = self.stats()
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """One consistent snapshot: free + cached + active = all blocks."""
+        counters, pool = self._scheduler.counters, self._scheduler.kv.pool
+        return EngineStats(
+            num_running=len(self._scheduler.running),
+            num_waiting=self._scheduler.num_waiting,
+            num_blocks=pool.num_blocks,
+            num_free_blocks=pool.num_free - pool.num_cached,
+            num_cached_blocks=pool.num_cached,
+            num_active_blocks=pool.num_blocks - pool.num_free,
+            num_shared_blocks=pool.num_shared,
+            block_size=self.limits.block_size,
+            prefix_queries=counters.prefix_queries,
+            prefix_hits=counters.prefix_hits,
+            num_preemptions=counters.num_preemptions,
+            num_preempted_tokens=counters.num_preempted_tokens,
+            prompt_tokens=counters.prompt_tokens,
+            generation_tokens=counters.generation_tokens,
+            copy_on_write_copies=self._scheduler.kv.num_copies,
+            num_steps=counters.num_steps,
+            aborted=self._num_aborted,
+            failed=self._num_failed,
+            rejected=dict(self._rejected),
+        )
+
+    def reset_prefix_cache(self) -> None:
+        self._scheduler.reset_prefix_cache()
+
+    def _land(self, issued: _Issued) -> None:
+        try:
+            result = issued.pending.result()
+        except Exception as error:  # whatever one request provokes in a step, the loop goes on
+            self._recover(error)
+            return
+        outcome = self._scheduler.update(result, self._check_stop)
+        self._collect(issued, result, outcome)
+
+    def _check_stop(self, sequence: Request, token_id: int) -> str | None:
+        return self._choices[sequence].check_stop(token_id)
+
+    def _collect(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
+        """Turn what landed into deltas and times."""
+        now = self._clock()
+        self._news.iteration_tokens += issued.plan.num_tokens
+        for sequence, start in zip(outcome.landed, issued.plan.starts, strict=True):
+            choice = self._choices.get(sequence)
+            if choice is None:
+                continue
+            if choice.scheduled is None:
+                choice.scheduled = issued.time
+            if sequence.row_id in result.prompt_logprobs:
+                choice.add_prompt_logprobs(start + 1, result.prompt_logprobs[sequence.row_id])
+        for sequence, token_id in zip(outcome.sampled, outcome.token_ids, strict=True):
+            choice = self._choices[sequence]
+            choice.add_token(token_id, result.logprobs.get(sequence.row_id))
+            self._note_times(choice, now)
+            if sequence.is_finished:
+                self._close(sequence)
+            else:
+                self._news.deltas.append(choice.take_delta())
+
+    def _note_times(self, choice: Choice, now: float) -> None:
+        if choice.last_token is None:
+            choice.first_token = now
+            self._news.first_token_seconds.append(now - choice.arrival)
+        else:
+            self._news.token_intervals.append(now - choice.last_token)
+        choice.last_token = now
+
+    def _close(self, sequence: Request) -> OutputDelta:
+        """A sequence has ended: its last delta, its times, and no trace of it."""
+        choice = self._choices.pop(sequence)
+        delta = choice.take_delta()
+        self._news.deltas.append(delta)
+        self._news.finished.append(choice.times(self._clock()))
+        siblings = self._open[choice.request_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._open[choice.request_id]
+        return delta
+
+    def _recover(self, error: Exception) -> None:
+        """A step failed: nothing of it counts, and its requests are tried again one at a time. One that fails alone
+        ends with an error to its client (design, Decided 1)."""
+        self._pending.clear()
+        self._runner.reset()
+        for sequence in self._scheduler.roll_back():
+            logger.error("request %s failed", sequence.request_id, exc_info=error)
+            self._num_failed += 1
+            delta = self._close(sequence)
+            delta.error = f"the model could not compute this request: {error}"
+            if isinstance(error, InvalidRequestError):
+                delta.error, delta.invalid_param = error.message, error.param or ""
+
+    def _refuse(self, request: EngineRequest, error: InvalidRequestError) -> None:
+        reason = error.param or "request"
+        self._rejected[reason] = self._rejected.get(reason, 0) + 1
+        self._news.deltas.append(
+            OutputDelta(
+                request.request_id,
+                index=0,
+                finish_reason=Status.FAILED.value,
+                error=error.message,
+                invalid_param=error.param or "",
+            )
+        )

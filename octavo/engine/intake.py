@@ -1,0 +1,95 @@
+"""The door: what may enter the engine, and how a request becomes one sequence for each choice."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from octavo.core.errors import InvalidRequestError
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.scheduler import Scheduler
+from octavo.engine.messages import EngineRequest
+
+MAX_SALT_CHARACTERS = 1024
+
+
+class Intake:
+    """Checks requests against vocabulary, context and pool, and splits them into choices.
+
+    ``draw_seed`` gives a fresh seed in [0, 2**63) for a request without one.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, vocab_size: int, eos_token_ids: frozenset[int], draw_seed: Callable[[], int]
+    ) -> None:
+        self._scheduler = scheduler
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._draw_seed = draw_seed
+
+    def admit(self, request: EngineRequest) -> list[Request]:
+        """One sequence a choice, not yet in line.
+
+        Raises:
+            InvalidRequestError: the request can never be served as it is.
+        """
+        self._check_vocabulary(request)
+        check_salt(request.cache_salt)
+        num_prompt_tokens = len(request.prompt_token_ids)
+        max_tokens = self._max_tokens(request)
+        self._scheduler.check(num_prompt_tokens, max_tokens)
+        params = request.params
+        seed = self._draw_seed() if params.seed is None else params.seed
+        return [
+            Request(
+                f"{request.request_id}/{index}",
+                request.prompt_token_ids,
+                params if index == 0 else _without_prompt_logprobs(params),
+                max_tokens=max_tokens,
+                seed=seed,
+                choice_index=index,
+                eos_token_ids=self._eos_token_ids,
+            )
+            for index in range(params.n)
+        ]
+
+    def _max_tokens(self, request: EngineRequest) -> int:
+        """The client's number as it is; a default is shortened to the room left (spec D2, D28)."""
+        room = max(1, self._scheduler.max_tokens_per_sequence - len(request.prompt_token_ids))
+        wanted = request.params.max_tokens
+        if wanted is None:
+            return room
+        return min(wanted, room) if request.clamp_max_tokens else wanted
+
+    def _check_vocabulary(self, request: EngineRequest) -> None:
+        params = request.params
+        self._check_ids("prompt", request.prompt_token_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids or ())
+        self._check_ids("logit_bias", params.logit_bias or ())
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+
+    def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
+        """Token ids outside the vocabulary are refused (spec D26)."""
+        largest = max(token_ids, default=0)
+        smallest = min(token_ids, default=0)
+        if largest >= self._vocab_size or smallest < 0:
+            wrong = largest if largest >= self._vocab_size else smallest
+            raise InvalidRequestError(
+                f"{name} holds token id {wrong}, but the vocabulary has ids 0 to {self._vocab_size - 1}", name
+            )
+
+
+def check_salt(salt: str | None) -> None:
+    """A cache salt has 1 to 1024 characters (spec D14); None means none.
+
+    Raises:
+        InvalidRequestError: it has not.
+    """
+    if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARACTERS:
+        raise InvalidRequestError(
+            f"cache_salt must have 1 to {MAX_SALT_CHARACTERS} characters, got {len(salt)}", "cache_salt"
+        )
+
+
+def _without_prompt_logprobs(params: SamplingParams) -> SamplingParams:
+    """The prompt is the same for every choice: the first one reports it, the others may read the cache."""
+    return params if params.prompt_logprobs is None else replace(params, prompt_logprobs=None)

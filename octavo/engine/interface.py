@@ -1,0 +1,64 @@
+"""The engine as its users see it: the in-process loop (``LLM``) and the asynchronous client (the server)."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Numbers that the door needs: longest prompt plus output, and the pool's size in tokens."""
+
+    max_model_len: int
+    kv_cache_tokens: int
+    block_size: int
+    vocab_size: int
+
+
+class EngineLoop(Protocol):
+    """The loop itself; one thread calls it. ``time.time`` and the random source are passed in when it is made."""
+
+    limits: EngineLimits
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Accept a request. One that can never run is answered by a delta with finish_reason "error" and
+        ``invalid_param`` set in the next outputs; this never raises."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End every choice of a request with finish_reason "abort"; unknown ids are ignored."""
+        ...
+
+    def has_work(self) -> bool: ...
+
+    def step(self) -> EngineOutputs:
+        """Plan a step, run it, report what came of it. Never raises for the fault of one request."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def reset_prefix_cache(self) -> None: ...
+
+
+class AsyncEngine(Protocol):
+    """The engine in its own process, seen from the HTTP process."""
+
+    limits: EngineLimits
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[OutputDelta]:
+        """Deltas of all choices until each has its finish_reason. Closing the iterator early aborts the request.
+
+        Raises:
+            InvalidRequestError: the engine refused it at the door.
+            EngineDeadError: the engine process is gone.
+        """
+        ...
+
+    async def stats(self) -> EngineStats: ...
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def shutdown(self) -> None: ...

@@ -1,0 +1,94 @@
+"""What goes into the engine and comes out of it; msgspec carries the same values between processes."""
+
+from dataclasses import dataclass, field
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A tokenized request. ``clamp_max_tokens``: shorten ``params.max_tokens`` to the room left instead of refusing
+    (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    arrival_time: float
+    clamp_max_tokens: bool = False
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+@dataclass(slots=True)
+class OutputDelta:
+    """News of one choice of one request: new text and tokens since the last delta.
+
+    ``finish_reason`` is set exactly once, in a choice's last delta: "stop", "length", "abort" or "error" (then
+    ``error`` says why, in one sentence; ``invalid_param`` is not None where the request was refused at the door,
+    ``""`` if no single field is to blame). ``prompt_logprobs`` comes with the first delta, one entry a prompt token,
+    the first None. ``text`` never holds part of a character or of an undecided stop string.
+    """
+
+    request_id: str
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+    invalid_param: str | None = None
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """When things happened to a finished choice, ``time.time()``; for the histograms."""
+
+    arrival: float
+    scheduled: float | None
+    first_token: float | None
+    finished: float
+    num_prompt_tokens: int
+    num_generation_tokens: int
+    finish_reason: str
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """One consistent snapshot of the engine, taken between steps. Counters count since start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_cached_blocks: int = 0
+    num_active_blocks: int = 0
+    num_shared_blocks: int = 0
+    block_size: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_preemptions: int = 0
+    num_preempted_tokens: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    copy_on_write_copies: int = 0
+    num_steps: int = 0
+    aborted: int = 0
+    failed: int = 0
+    rejected: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EngineOutputs:
+    """What one turn of the engine loop produced. ``iteration_tokens``: tokens computed in the step.
+    ``token_intervals``: seconds between successive tokens of a choice (ITL), one each token after the first."""
+
+    deltas: list[OutputDelta] = field(default_factory=list)
+    stats: EngineStats | None = None
+    finished: list[RequestTimes] = field(default_factory=list)
+    first_token_seconds: list[float] = field(default_factory=list)
+    token_intervals: list[float] = field(default_factory=list)
+    iteration_tokens: int = 0

@@ -1,0 +1,173 @@
+"""What the sampler keeps for one sequence: its parameters and what its tokens so far mean for the next one."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import NewRow
+from octavo.runner.ranking import Row, TokenIds
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class SeenTokens:
+    """The distinct tokens of a sequence with their counts in the output, for the penalties.
+
+    Grows with each token; nothing is counted again at a step. A token of the prompt alone has count 0.
+    """
+
+    __slots__ = ("_counts", "_ids", "_places")
+
+    def __init__(self, prompt_ids: Iterable[int], output_ids: Sequence[int]) -> None:
+        self._places: dict[int, int] = {}
+        self._ids: TokenIds = np.empty(64, dtype=np.int64)
+        self._counts: NDArray[np.int64] = np.empty(64, dtype=np.int64)
+        for token_id in dict.fromkeys(prompt_ids):
+            self._place(token_id)
+        for token_id in output_ids:
+            self.add_output(token_id)
+
+    def add_output(self, token_id: int) -> None:
+        place = self._place(token_id)  # first: it may replace the arrays by larger ones
+        self._counts[place] += 1
+
+    def _place(self, token_id: int) -> int:
+        place = self._places.get(token_id)
+        if place is None:
+            place = self._places[token_id] = len(self._places)
+            if place == len(self._ids):
+                self._ids = np.resize(self._ids, 2 * place)
+                self._counts = np.resize(self._counts, 2 * place)
+            self._ids[place] = token_id
+            self._counts[place] = 0
+        return place
+
+    def penalize(self, logits: Row, params: SamplingParams) -> None:
+        """Apply the three penalties to ``logits`` [vocab] in place.
+
+        Repetition (prompt and output): positive logits are divided by it, negative ones multiplied (Keskar et al.,
+        2019). Frequency, a count times, and presence, once: subtracted, for output tokens only (OpenAI's API).
+        """
+        ids = self._ids[: len(self._places)]
+        counts = self._counts[: len(self._places)]
+        values = logits[ids].astype(np.float64)
+        if params.repetition_penalty != 1.0:
+            penalty = params.repetition_penalty
+            with np.errstate(over="ignore"):  # a penalty near 0 lifts a logit beyond any number; bounded below
+                values = np.where(values > 0, values / penalty, values * penalty)
+        values -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+        logits[ids] = np.clip(values, None, _LARGEST)
+
+
+class BadWords:
+    """Token sequences that the output must not hold: the last token of each is masked where the rest stands."""
+
+    __slots__ = ("_sequences", "_tail")
+
+    def __init__(self, sequences: Sequence[tuple[int, ...]], output_ids: Sequence[int]) -> None:
+        self._sequences = tuple((word[:-1], word[-1]) for word in sequences)
+        longest = max(len(beginning) for beginning, _ in self._sequences)
+        self._tail: deque[int] = deque(output_ids, maxlen=longest)
+
+    def add_output(self, token_id: int) -> None:
+        self._tail.append(token_id)
+
+    def mask(self, logits: Row) -> None:
+        tail = tuple(self._tail)
+        for beginning, last in self._sequences:
+            if tail[len(tail) - len(beginning) :] == beginning:
+                logits[last] = -np.inf
+
+
+class RowSampling:
+    """Sampling state of one sequence; made from its NewRow, kept up by ``append``, gone with the row.
+
+    A row that comes back after preemption is made anew from all its tokens and continues exactly as before.
+    ``bad_word_ids`` are the token sequences of ``params.bad_words`` (each not empty, ids below ``vocab_size``).
+    ``vocab_size`` is the number of model rows; stop ids beyond it (a foreign EOS in some config) need no mask.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "_bad_words",
+        "_bias_ids",
+        "_bias_values",
+        "_seen",
+        "_stop_ids",
+        "choice_index",
+        "num_output_tokens",
+        "params",
+        "row_id",
+        "seed",
+    )
+
+    def __init__(self, row: NewRow, vocab_size: int, bad_word_ids: Sequence[tuple[int, ...]] = ()) -> None:
+        params = row.params
+        output_ids = row.token_ids[row.num_prompt_tokens :]
+        self.row_id = row.row_id
+        self.params = params
+        self.seed = row.seed
+        self.choice_index = row.choice_index
+        self.num_output_tokens = len(output_ids)
+        self._stop_ids = _id_array(token_id for token_id in row.stop_token_ids if token_id < vocab_size)
+        self._allowed = None if params.allowed_token_ids is None else _id_array(params.allowed_token_ids)
+        bias = params.logit_bias or {}
+        self._bias_ids = _id_array(bias)
+        self._bias_values: NDArray[np.float32] = np.array(list(bias.values()), dtype=np.float32)
+        self._bad_words = BadWords(bad_word_ids, output_ids) if bad_word_ids else None
+        self._seen = _seen_tokens(row, output_ids)
+
+    def append(self, token_id: int) -> None:
+        """A token of the output: the next draw counts it."""
+        self.num_output_tokens += 1
+        if self._bad_words is not None:
+            self._bad_words.add_output(token_id)
+        if self._seen is not None:
+            self._seen.add_output(token_id)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether ``change`` would do anything now; where not, the logits need no copy."""
+        return (
+            self._allowed is not None
+            or self._bad_words is not None
+            or self._seen is not None
+            or len(self._bias_ids) > 0
+            or self._masks_stops
+        )
+
+    @property
+    def _masks_stops(self) -> bool:
+        return self.num_output_tokens < self.params.min_tokens and len(self._stop_ids) > 0
+
+    def change(self, logits: Row) -> None:
+        """Masks, bias and penalties, in this order, in place on ``logits`` [model rows]. A mask is -inf, so what
+        follows cannot undo it."""
+        if self._allowed is not None:
+            allowed = logits[self._allowed]
+            logits.fill(-np.inf)
+            logits[self._allowed] = allowed
+        if self._masks_stops:
+            logits[self._stop_ids] = -np.inf
+        if self._bad_words is not None:
+            self._bad_words.mask(logits)
+        logits[self._bias_ids] += self._bias_values
+        if self._seen is not None:
+            self._seen.penalize(logits, self.params)
+
+
+def _id_array(token_ids: Iterable[int]) -> TokenIds:
+    return np.array(list(token_ids), dtype=np.int64)
+
+
+def _seen_tokens(row: NewRow, output_ids: Sequence[int]) -> SeenTokens | None:
+    """Counts, if a penalty asks for them; the prompt counts for the repetition penalty alone."""
+    params = row.params
+    if params.repetition_penalty != 1.0:
+        return SeenTokens(row.token_ids[: row.num_prompt_tokens], output_ids)
+    if params.frequency_penalty or params.presence_penalty:
+        return SeenTokens((), output_ids)
+    return None
