@@ -132,15 +132,12 @@ def _cache_config(
 ) -> CacheConfig:
     num_blocks = args.num_blocks or _blocks_in_memory(args, config, groups)
     cache = CacheConfig(num_blocks, args.block_size, len(groups), args.enable_prefix_caching, fingerprint)
-    needed = args.max_model_len or 1
-    if cache.num_token_slots < needed:
-        raise ConfigurationError(
-            f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence, but max_model_len "
-            f"is {needed}; give it more memory (kv_cache_memory_bytes, num_blocks) or lower max_model_len"
-            if args.max_model_len
-            else f"the KV pool of {num_blocks} blocks cannot hold {args.block_size} tokens of one sequence, which take "
-            f"{len(groups)} blocks; give it more memory (kv_cache_memory_bytes, num_blocks)"
-        )
+    held = f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence"
+    advice = "give it more memory (kv_cache_memory_bytes, num_blocks)"
+    if args.max_model_len is not None and cache.num_token_slots < args.max_model_len:
+        raise ConfigurationError(f"{held}, but max_model_len is {args.max_model_len}; {advice} or lower max_model_len")
+    if cache.num_token_slots == 0:
+        raise ConfigurationError(f"{held}: {args.block_size} tokens take {len(groups)} blocks; {advice}")
     return cache
 
 

@@ -85,7 +85,7 @@ class LLM:
         Raises:
             InvalidRequestError: a request that can never be served; nothing has run.
         """
-        listed = [prompts] if _is_one(prompts) else list(prompts)  # type: ignore[arg-type]
+        listed: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
         return self._run(texts, ids, _spread(params, len(ids)))
@@ -100,8 +100,8 @@ class LLM:
 
         ``template_options``: see ``Tokenizer.apply_chat_template``.
         """
-        conversations = [messages] if isinstance(messages[0], Mapping) else messages
-        ids = [self._tokenizer.apply_chat_template(talk, **template_options) for talk in conversations]  # type: ignore[arg-type]
+        conversations: list[Any] = [messages] if isinstance(messages[0], Mapping) else list(messages)
+        ids = [self._tokenizer.apply_chat_template(talk, **template_options) for talk in conversations]
         return self._run([None] * len(ids), ids, _spread(params, len(ids)))
 
     def stream(self, prompt_token_ids: Sequence[int], params: SamplingParams | None = None) -> Iterator[OutputDelta]:

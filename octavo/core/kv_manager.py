@@ -117,17 +117,11 @@ class KVCacheManager:
     def extend(self, tables: BlockTables, num_tokens: int, step_id: int) -> Extension | None:
         """Make positions ``tables.capacity`` .. ``num_tokens - 1`` writable: fresh blocks at the end, and copies of
         blocks in between that others share (copy-on-write). Copied-from blocks are held until ``step_id`` lands."""
-        first = tables.capacity // self.config.block_size
-        shared = [
-            (group, index)
-            for group, table in enumerate(tables.groups)
-            for index in range(first, len(table))
-            if self.pool.blocks[table[index]].ref_count > 1
-        ]
+        shared = self._shared_tail(tables)
         missing = self.num_blocks_for(num_tokens) - tables.num_blocks * self.config.num_groups
         if len(shared) + max(missing, 0) > self.pool.num_free:
             return None
-        changes, copies = self._unshare(tables, shared, step_id)
+        changes, copies = self._unshare(tables, shared, step_id) if shared else ([], [])
         changes += self._append_blocks(tables, num_tokens)
         return Extension(changes, copies)
 
@@ -176,12 +170,24 @@ class KVCacheManager:
         while self._held and self._held[0][0] <= step_id:
             self.pool.release(self._held.popleft()[1])
 
+    def _shared_tail(self, tables: BlockTables) -> list[tuple[int, int]]:
+        """(group, logical block) of the blocks past the table's capacity that others share."""
+        first = tables.capacity // self.config.block_size
+        if first == tables.num_blocks:
+            return []
+        return [
+            (group, index)
+            for group, table in enumerate(tables.groups)
+            for index in range(first, len(table))
+            if self.pool.blocks[table[index]].ref_count > 1
+        ]
+
     def _append_blocks(self, tables: BlockTables, num_tokens: int) -> list[TableChange]:
         size = self.config.block_size
         start, end = tables.num_blocks, -(-num_tokens // size)
-        changes = []
+        changes: list[TableChange] = []
         for group, table in enumerate(tables.groups):
-            new = self.pool.allocate(end - start) if end > start else []
+            new = self.pool.allocate(end - start)
             changes += [TableChange(group, start + i, block_id) for i, block_id in enumerate(new)]
             table.extend(new)
         tables.capacity = tables.num_blocks * size

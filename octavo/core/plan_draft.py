@@ -1,17 +1,20 @@
 """A step plan while the scheduler is making it; frozen by ``freeze``, never edited after."""
 
+from octavo.core.decode_batch import Roster
 from octavo.core.kv_manager import Extension, TableChange
 from octavo.core.request import Request
 from octavo.core.step import BlockCopy, NewRow, StepPlan, TableWrite
 
 
 class PlanDraft:
-    """Rows with one token left come first (``counts`` 1, all sampling); longer chunks follow."""
+    """The members of the decode batch come first (one token each, all sampling), then others, row by row."""
 
     def __init__(self, step_id: int, max_tokens: int) -> None:
         self.step_id = step_id
         self.max_tokens = max_tokens
+        self.roster = Roster([], [], [], [])
         self.requests: list[Request] = []
+        self.row_ids: list[int] = []
         self.starts: list[int] = []
         self.counts: list[int] = []
         self.samples: list[bool] = []
@@ -22,26 +25,29 @@ class PlanDraft:
         self.num_owed_blocks = 0
         """Blocks that running requests will still need for tokens they already have."""
 
-    def add_decodes(self, requests: list[Request], starts: list[int]) -> None:
-        """One token each, every one sampling; the scheduler has advanced their counts."""
-        self.requests = requests
-        self.starts = starts
-        self.counts = [1] * len(requests)
-        self.samples = [True] * len(requests)
-        self.max_tokens -= len(requests)
+    def add_batch(self, roster: Roster, num_planned: int) -> None:
+        """One token of each member, every one sampling."""
+        size = len(roster.requests)
+        self.roster = roster
+        self.requests = roster.requests.copy()
+        self.row_ids = roster.row_ids.copy()
+        self.starts = [offset + num_planned for offset in roster.offsets]
+        self.counts = [1] * size
+        self.samples = [True] * size
+        self.max_tokens -= size
 
-    def add_chunk(self, request: Request, count: int) -> None:
-        """The next ``count`` tokens of a request; samples where they are the last ones known."""
-        end = request.num_computed_tokens + count
-        samples = end == request.num_planned_tokens
+    def add_chunk(self, request: Request, count: int) -> bool:
+        """The next ``count`` tokens of a request; samples, and returns true, where they are the last ones known."""
+        start = request.num_computed_tokens
+        samples = start + count == request.num_planned_tokens
         self.requests.append(request)
-        self.starts.append(request.num_computed_tokens)
+        self.row_ids.append(request.row_id)
+        self.starts.append(start)
         self.counts.append(count)
         self.samples.append(samples)
         self.max_tokens -= count
-        request.num_computed_tokens = end
-        request.num_pending_samples += samples
-        request.num_in_flight += 1
+        request.plan(count, samples)
+        return samples
 
     def add_extension(self, request: Request, extension: Extension) -> None:
         self.add_table_changes(request, extension.changes)
@@ -56,7 +62,7 @@ class PlanDraft:
             copies=tuple(self.copies),
             new_rows=tuple(map(_new_row, self.new_requests)),
             table_writes=tuple(self.table_writes),
-            row_ids=tuple([request.row_id for request in self.requests]),
+            row_ids=tuple(self.row_ids),
             starts=tuple(self.starts),
             counts=tuple(self.counts),
             samples=tuple(self.samples),

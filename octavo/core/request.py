@@ -1,6 +1,7 @@
 """A request's one sequence: its tokens, how many of them are computed, and where it stands."""
 
 from enum import Enum
+from typing import Protocol
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.table import BlockTables
@@ -31,26 +32,36 @@ NEVER = 1 << 62
 """A token count that is never reached."""
 
 
+class StepCounters(Protocol):
+    """Steps that a batch of requests has taken together (``DecodeBatch``)."""
+
+    num_planned: int
+    num_landed: int
+
+
 class Request:
     """One sequence to generate. Token ids are append-only and hold landed tokens only.
 
     ``num_computed_tokens`` advances when a step is planned, ``num_landed_tokens`` when it lands; between the two lie
-    the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known.
-    ``order`` is the place in line: smaller is older.
+    the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known. While a request
+    is in a ``batch``, its counts follow that batch's counters, one token a step; ``joined`` is the step after which it
+    came in. ``order`` is the place in line: smaller is older.
     """
 
     __slots__ = (
+        "_computed",
+        "_in_flight",
+        "_landed",
+        "_pending",
+        "batch",
         "block_hashes",
         "cache_root",
         "choice_index",
         "is_finished",
+        "joined",
         "max_total_tokens",
         "next_publish",
         "num_cached_tokens",
-        "num_computed_tokens",
-        "num_in_flight",
-        "num_landed_tokens",
-        "num_pending_samples",
         "num_preemptions",
         "num_prompt_tokens",
         "order",
@@ -91,10 +102,12 @@ class Request:
         self.stop_reason: int | str | None = None
         self.order = 0
         self.row_id = -1
-        self.num_computed_tokens = 0
-        self.num_landed_tokens = 0
-        self.num_pending_samples = 0
-        self.num_in_flight = 0
+        self.batch: StepCounters | None = None
+        self.joined = 0
+        self._computed = 0
+        self._landed = 0
+        self._pending = 0
+        self._in_flight = 0
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
         self.tables: BlockTables | None = None
@@ -107,6 +120,29 @@ class Request:
     def num_tokens(self) -> int:
         """Landed tokens, prompt and output."""
         return len(self.token_ids)
+
+    @property
+    def num_computed_tokens(self) -> int:
+        batch = self.batch
+        return self._computed if batch is None else self._computed + batch.num_planned - self.joined
+
+    @property
+    def num_landed_tokens(self) -> int:
+        batch = self.batch
+        if batch is None or batch.num_landed <= self.joined:
+            return self._landed
+        return self._landed + batch.num_landed - self.joined
+
+    @property
+    def num_pending_samples(self) -> int:
+        planned, landed = self._batch_steps()
+        return self._pending + planned - landed
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps in flight that compute tokens of this request."""
+        planned, landed = self._batch_steps()
+        return self._in_flight + planned - landed
 
     @property
     def num_planned_tokens(self) -> int:
@@ -128,11 +164,44 @@ class Request:
         self.status = status
         self.is_finished = status in ENDINGS
 
+    def start_from(self, num_tokens: int) -> None:
+        """The first ``num_tokens`` tokens are in the cache, the others are to be computed; nothing is in flight."""
+        self._computed = self._landed = num_tokens
+        self._pending = self._in_flight = 0
+
+    def plan(self, count: int, samples: bool) -> None:
+        """A step was planned that computes the next ``count`` tokens and, perhaps, draws one."""
+        self._computed += count
+        self._pending += samples
+        self._in_flight += 1
+
+    def land(self, count: int, samples: bool) -> None:
+        """The oldest step in flight that was planned by ``plan`` (or by a batch that the request left) landed."""
+        self._landed += count
+        self._pending -= samples
+        self._in_flight -= 1
+
     def roll_back(self) -> None:
-        """Forget what steps in flight were to compute."""
-        self.num_computed_tokens = self.num_landed_tokens
-        self.num_pending_samples = 0
-        self.num_in_flight = 0
+        """Forget what steps in flight were to compute. Not for members of a batch."""
+        self.start_from(self._landed)
+
+    def join(self, batch: StepCounters) -> None:
+        self.batch = batch
+        self.joined = batch.num_planned
+
+    def leave_batch(self) -> None:
+        planned, landed = self._batch_steps()
+        self.batch = None
+        self._computed += planned
+        self._landed += landed
+        self._pending += planned - landed
+        self._in_flight += planned - landed
+
+    def _batch_steps(self) -> tuple[int, int]:
+        """Steps planned and landed as a member of the batch."""
+        if self.batch is None:
+            return 0, 0
+        return self.batch.num_planned - self.joined, max(0, self.batch.num_landed - self.joined)
 
     def __repr__(self) -> str:
         return (

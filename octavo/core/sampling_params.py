@@ -132,7 +132,8 @@ def _check_lists(p: SamplingParams) -> None:
     limits = p.limits
     for name in ("stop", "bad_words", "stop_token_ids", "allowed_token_ids"):
         value = getattr(p, name)
-        if value is not None and not isinstance(value, list | tuple) and not (name == "stop" and isinstance(value, str)):
+        is_text = name == "stop" and isinstance(value, str)
+        if value is not None and not is_text and not isinstance(value, list | tuple):
             raise InvalidRequestError(f"{name} must be a list, got {_shown(value)}", name)
     if p.logit_bias is not None and not isinstance(p.logit_bias, dict):
         raise InvalidRequestError(f"logit_bias must be a map of token ids, got {_shown(p.logit_bias)}", "logit_bias")

@@ -2,15 +2,17 @@
 
 There is no prefill phase and no decode phase: a request has tokens, some of them are computed, and each step gives
 each running request some more to compute within one token budget (the idea of vLLM v1's scheduler). Prompts in
-chunks, prefix hits and coming back after preemption are all the computed count catching up.
+chunks, prefix hits and coming back after preemption are all the computed count catching up. Requests that have caught
+up advance together as the decode batch; that is bookkeeping for many at once, not another phase.
 """
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from octavo.core import policy
+from octavo.core.decode_batch import DecodeBatch, Roster, append_tokens
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.core.kv_manager import KVCacheManager, PrefixHit
 from octavo.core.plan_draft import PlanDraft
@@ -73,8 +75,14 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
+    """A plan in flight: its requests, row by row, of which the first are the ``roster``'s, in batch step
+    ``batch_step``; ``num_departures`` of the batch when it was planned."""
+
     plan: StepPlan
     requests: list[Request]
+    roster: Roster
+    batch_step: int
+    num_departures: int
 
 
 class Scheduler:
@@ -89,7 +97,10 @@ class Scheduler:
         self.kv = kv
         self.counters = SchedulerCounters()
         self.running: list[Request] = []
-        """Oldest first."""
+        """Oldest first. Each is a member of ``batch`` or listed in ``behind``."""
+        self.batch = DecodeBatch(kv.config.block_size)
+        self.behind: list[Request] = []
+        """Those with more than one token to compute, or none for now; oldest first."""
         self.waiting = RequestQueue(policy.fcfs)
         """New requests and preempted ones."""
         self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps)
@@ -159,8 +170,8 @@ class Scheduler:
         if self._suspects and self._flights:
             return None
         draft = PlanDraft(self._next_step_id, self.config.max_num_batched_tokens)
-        behind = self._plan_decodes(draft)
-        self._plan_chunks(draft, behind)
+        self._plan_batch(draft)
+        self._plan_behind(draft)
         if not draft.has_preempted and not self._suspects:
             self._admit(draft)
         if draft.requests:
@@ -170,43 +181,40 @@ class Scheduler:
             return self.schedule()
         return None
 
-    def _plan_decodes(self, draft: PlanDraft) -> list[Request]:
-        """One token for each running request that lacks just one; returns those that lack more.
+    def _plan_batch(self, draft: PlanDraft) -> None:
+        """One token for each member of the decode batch; only those whose time has come are looked at."""
+        for request in self.batch.due_for_plan():
+            if request.batch is None:  # preempted for an older one just now
+                continue
+            num_tokens = request.num_computed_tokens + 1
+            if num_tokens < request.max_total_tokens and self._make_room(request, num_tokens, draft):
+                self.batch.has_room(request)
+            else:
+                self._fall_behind(request)
+        draft.add_batch(self.batch.roster, self.batch.num_planned)
+        self.batch.num_planned += 1
 
-        This loop runs once a running request and step, so it does nothing but count."""
-        requests: list[Request] = []
-        starts: list[int] = []
-        behind: list[Request] = []
-        running = [self._suspects[0]] if self._suspects else self.running.copy()
-        for request in running:
-            start = request.num_computed_tokens
-            known = len(request.token_ids) + request.num_pending_samples
-            if known - start != 1:
-                behind.append(request)
-                continue
-            if known == request.max_total_tokens or request.status is not Status.RUNNING:
-                continue
-            tables = request.tables
-            assert tables is not None
-            if known > tables.capacity and not self._make_room(request, known, draft):
-                continue
-            request.num_computed_tokens = known
-            request.num_pending_samples += 1
-            request.num_in_flight += 1
-            requests.append(request)
-            starts.append(start)
-        draft.add_decodes(requests, starts)
-        return behind
-
-    def _plan_chunks(self, draft: PlanDraft, behind: Iterable[Request]) -> None:
-        """The budget that is left, oldest first, for requests that have several tokens to compute."""
-        for request in behind:
-            if request.status is not Status.RUNNING:
+    def _plan_behind(self, draft: PlanDraft) -> None:
+        """The budget that is left for the others: first those that lack one token, then the oldest."""
+        behind = [self._suspects[0]] if self._suspects else self.behind.copy()
+        for request in sorted(behind, key=lambda request: request.num_planned_tokens - request.num_computed_tokens > 1):
+            if request.status is not Status.RUNNING or request.num_planned_tokens == request.max_total_tokens:
                 continue
             count = min(request.num_planned_tokens - request.num_computed_tokens, draft.max_tokens)
             if count > 0 and self._make_room(request, request.num_computed_tokens + count, draft):
-                draft.add_chunk(request, count)
+                self._plan_chunk(request, count, draft)
             draft.num_owed_blocks += self._num_owed_blocks(request)
+
+    def _plan_chunk(self, request: Request, count: int, draft: PlanDraft) -> None:
+        """Plan a chunk; a request that has caught up with it goes on in the decode batch."""
+        samples = draft.add_chunk(request, count)
+        if samples and request.num_planned_tokens < request.max_total_tokens and not self._suspects:
+            del self.behind[bisect_left(self.behind, request.order, key=_age)]
+            self.batch.join(request)
+
+    def _fall_behind(self, request: Request) -> None:
+        self.batch.leave(request)
+        insort(self.behind, request, key=_age)
 
     def _admit(self, draft: PlanDraft) -> None:
         """Requests that wait, in order, while tokens, rows and blocks last. A request is admitted only where all it
@@ -252,7 +260,7 @@ class Scheduler:
         request.move_to(Status.RUNNING)
         request.row_id = self._next_row_id
         self._next_row_id += 1
-        request.num_computed_tokens = request.num_landed_tokens = hit.num_tokens
+        request.start_from(hit.num_tokens)
         if self.kv.config.enable_prefix_caching:
             request.next_publish = hit.num_tokens + self.kv.config.block_size
             self.prefix_waits.claim(request, hit.num_tokens // self.kv.config.block_size)
@@ -262,8 +270,9 @@ class Scheduler:
             if self.kv.config.enable_prefix_caching and request.params.prompt_logprobs is None:
                 self.counters.prefix_queries += request.num_prompt_tokens
         insort(self.running, request, key=_age)
+        insort(self.behind, request, key=_age)
         draft.new_requests.append(request)
-        draft.add_chunk(request, count)
+        self._plan_chunk(request, count, draft)
         draft.num_owed_blocks += self._num_owed_blocks(request)
 
     def _num_owed_blocks(self, request: Request) -> int:
@@ -297,7 +306,7 @@ class Scheduler:
         self._leave_running(request)
         self._free(request)
         request.move_to(Status.PREEMPTED)
-        request.num_computed_tokens = request.num_landed_tokens = 0
+        request.start_from(0)
         self.waiting.push(request)
 
     def _issue(self, draft: PlanDraft) -> StepPlan:
@@ -309,7 +318,8 @@ class Scheduler:
         draft.table_writes[:0] = self._table_writes
         plan = draft.freeze(tuple(self._released_rows))
         self._copies, self._table_writes, self._released_rows = [], [], []
-        self._flights.append(_Flight(plan, draft.requests))
+        batch = self.batch
+        self._flights.append(_Flight(plan, draft.requests, draft.roster, batch.num_planned, batch.num_departures))
         self._next_step_id += 1
         self.counters.num_steps += 1
         return plan
@@ -320,33 +330,64 @@ class Scheduler:
         """The oldest step in flight has landed: tokens enter their requests, full blocks the prefix cache, and
         requests end that have to."""
         flight = self._flights.popleft()
-        plan = flight.plan
-        assert plan.step_id == result.step_id, "steps land in the order they were issued"
+        assert flight.plan.step_id == result.step_id, "steps land in the order they were issued"
         outcome = StepOutcome(flight.requests, [], [], [])
-        drawn = iter(result.token_ids)
-        for request, start, count, samples in zip(flight.requests, plan.starts, plan.counts, plan.samples, strict=True):
+        batch_size = len(flight.roster.requests)
+        due = self.batch.land(flight.batch_step)
+        if self.batch.num_departures == flight.num_departures:
+            self._land_batch(flight.roster, due, result.token_ids[:batch_size], outcome, check_stop)
+        else:
+            self._land_rows(flight, 0, batch_size, iter(result.token_ids), outcome, check_stop)
+        drawn = iter(result.token_ids[batch_size:])
+        self._land_rows(flight, batch_size, len(flight.requests), drawn, outcome, check_stop)
+        self.kv.land(flight.plan.step_id)
+        self.counters.generation_tokens += len(outcome.token_ids)
+        self._clear_suspects(flight.requests)
+        return outcome
+
+    def _land_batch(
+        self, roster: Roster, due: list[Request], token_ids: tuple[int, ...], outcome: StepOutcome,
+        check_stop: StopCheck | None,
+    ) -> None:  # fmt: skip
+        """The decode batch as a whole: nobody has left it since it was planned."""
+        append_tokens(roster, token_ids)
+        for request in due:
+            self._publish(request)
+        outcome.sampled.extend(roster.requests)
+        outcome.token_ids.extend(token_ids)
+        if check_stop is None and self.batch.stop_token_ids.isdisjoint(token_ids):
+            ending = [(request, request.token_ids[-1]) for request in due]
+        else:
+            ending = list(zip(roster.requests, token_ids, strict=True))
+        for request, token_id in ending:
+            if self._ends(request, token_id, check_stop):
+                outcome.finished.append(request)
+
+    def _land_rows(
+        self, flight: _Flight, first: int, last: int, drawn: Iterator[int], outcome: StepOutcome,
+        check_stop: StopCheck | None,
+    ) -> None:  # fmt: skip
+        """Rows ``first`` .. ``last`` - 1 of a plan, one by one."""
+        plan = flight.plan
+        for request, count, samples in zip(
+            flight.requests[first:last], plan.counts[first:last], plan.samples[first:last], strict=True
+        ):
             token_id = next(drawn) if samples else None
-            request.num_in_flight -= 1
+            is_member = request.batch is not None and request.joined < flight.batch_step
+            if not is_member:
+                request.land(count, samples)
             if request.is_finished:
                 if request.num_in_flight == 0:
                     self._free(request)
                 continue
-            request.num_landed_tokens = landed = start + count
-            if landed >= request.next_publish:
-                self._publish(request)
+            self._publish(request)
             if token_id is not None:
-                request.num_pending_samples -= 1
                 request.token_ids.append(token_id)
                 outcome.sampled.append(request)
                 outcome.token_ids.append(token_id)
-                if start < request.num_prompt_tokens:
-                    self._count_prompt(request)
+                self._count_prompt(request)
                 if self._ends(request, token_id, check_stop):
                     outcome.finished.append(request)
-        self.kv.land(plan.step_id)
-        self.counters.generation_tokens += len(outcome.token_ids)
-        self._clear_suspects(flight.requests)
-        return outcome
 
     def _ends(self, request: Request, token_id: int, check_stop: StopCheck | None) -> bool:
         if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
@@ -362,17 +403,19 @@ class Scheduler:
 
     def _publish(self, request: Request) -> None:
         """Enter the blocks that have filled up and landed in the prefix cache."""
-        assert request.tables is not None
-        size = self.kv.config.block_size
-        self.kv.hasher.extend(request.block_hashes, request.cache_root, request.token_ids, request.num_landed_tokens)
+        landed = request.num_landed_tokens
+        if landed < request.next_publish:
+            return
+        tables, hashes, size = request.tables, request.block_hashes, self.kv.config.block_size
+        assert tables is not None
+        self.kv.hasher.extend(hashes, request.cache_root, request.token_ids, landed)
         held_for = self._next_step_id - 1 if request.num_in_flight else None
-        while request.next_publish <= request.num_landed_tokens:
-            index = request.next_publish // size - 1
-            block_hash = request.block_hashes[index]
-            changes = self.kv.publish(request.tables, index, block_hash, held_for)
-            self._table_writes += [TableWrite(request.row_id, *change) for change in changes]
-            self._requeue(self.prefix_waits.settle(request, block_hash))
-            request.next_publish += size
+        for logical_block in range(request.next_publish // size - 1, landed // size):
+            changes = self.kv.publish(tables, logical_block, hashes[logical_block], held_for)
+            if changes:
+                self._table_writes += [TableWrite(request.row_id, *change) for change in changes]
+            self._requeue(self.prefix_waits.settle(request, hashes[logical_block]))
+        request.next_publish = (landed // size + 1) * size
 
     def _count_prompt(self, request: Request) -> None:
         """Count a prompt when its first token is drawn: once a request, whatever its choices and preemptions."""
@@ -387,6 +430,8 @@ class Scheduler:
         requests = list(dict.fromkeys(request for flight in self._flights for request in flight.requests))
         self._copies = [copy for flight in self._flights for copy in flight.plan.copies]
         self._flights.clear()
+        for request in self.batch.roster.requests:
+            self._fall_behind(request)
         for request in requests:
             ended = request.is_finished and request.num_in_flight > 0
             request.roll_back()
@@ -428,6 +473,10 @@ class Scheduler:
 
     def _leave_running(self, request: Request) -> None:
         del self.running[bisect_left(self.running, request.order, key=_age)]
+        if request.batch is None:
+            del self.behind[bisect_left(self.behind, request.order, key=_age)]
+        else:
+            self.batch.leave(request)
         if request in self._unknown_rows:
             self._unknown_rows.remove(request)
         else:

@@ -131,7 +131,7 @@ class Engine:
     def _land(self, issued: _Issued) -> None:
         try:
             result = issued.pending.result()
-        except Exception as error:  # whatever one request provokes in a step, the loop goes on
+        except Exception as error:  # noqa: BLE001 - whatever one request provokes, the loop goes on
             self._recover(error)
             return
         outcome = self._scheduler.update(result, self._check_stop)

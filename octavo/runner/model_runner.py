@@ -48,7 +48,7 @@ class ModelRunner:
         step: Future[StepResult] = Future()
         try:
             step.set_result(self._execute(plan))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the engine decides
             step.set_exception(error)
         return step
 

@@ -100,4 +100,4 @@ def test_the_schedules_do_preempt_share_and_abort() -> None:
         preemptions += harness.scheduler.counters.num_preemptions
         hits += harness.scheduler.counters.prefix_hits
     assert preemptions > 5
-    assert hits > 100
+    assert hits > 20

@@ -3,6 +3,7 @@
 import pytest
 
 from octavo.core.errors import ConfigurationError, InvalidRequestError
+from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.request import Request, Status
 from octavo.core.scheduler import SchedulerConfig
 from octavo.core.step import StepPlan
@@ -127,17 +128,17 @@ def test_those_who_wait_for_a_prefix_do_not_hold_up_others() -> None:
 
 
 def test_waiting_for_a_prefix_is_bounded() -> None:
-    harness = Harness(num_blocks=128, max_num_batched_tokens=8, max_num_seqs=8, max_prefix_wait_steps=3)
-    harness.add(list(range(200)), 1)
-    waiter = harness.add(list(range(200)), 1)
-    for _ in range(40):
-        harness.step()
-        if waiter.status is Status.RUNNING:
-            break
-    first = next(plan.step_id for plan in harness.runner.plans if waiter.row_id in plan.row_ids)
-    assert 0 < first <= 25
-    harness.run()
-    assert output(waiter) == expected_output(list(range(200)), 1)
+    harness = Harness()
+    owner, waiter = harness.add([1] * 8, 1), harness.add([1] * 8, 1)
+    waits = PrefixWaits(max_steps=3)
+    owner.block_hashes.append(b"hash")
+    waits.claim(owner, 0)
+    assert waits.must_wait(waiter, b"hash", step_id=5)
+    waits.park(waiter, b"hash", step_id=5)
+    assert waits.expire(7) == []
+    assert waits.expire(8) == [waiter]
+    assert waiter not in waits
+    assert not waits.must_wait(waiter, b"hash", step_id=8), "a wait is not taken up again"
 
 
 @pytest.mark.parametrize("cancel_after", range(1, 9))
