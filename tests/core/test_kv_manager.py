@@ -45,7 +45,8 @@ class KVManagerMachine(RuleBasedStateMachine):
         self.kv.hasher.extend(hashes, root, tokens, len(tokens))
         hit = self.kv.lookup_prefix(hashes, len(tokens))
         assert hit.num_tokens < len(tokens)
-        assert [self.memory[block, i] for block in hit.block_ids[0] for i in range(BLOCK_SIZE)] == tokens[: hit.num_tokens]
+        cells = [self.memory[block, i] for block in hit.block_ids[0] for i in range(BLOCK_SIZE)]
+        assert cells == tokens[: hit.num_tokens]
         free = self.kv.pool.num_free
         tables = self.kv.allocate(hit, len(tokens))
         if tables is None:
