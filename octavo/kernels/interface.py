@@ -1,0 +1,164 @@
+"""The operations that a model is written against, and what crosses into them. Every back end implements ``Ops``.
+
+Shapes: R rows (one a token to compute), S sequences, H query heads, G KV heads, D head size, B block size.
+Contract: docs/kernel-contract.md. The reference back end is the specification.
+"""
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Activation = Literal["silu", "gelu_tanh"]
+"""gelu_tanh is the tanh approximation; both act on the gate half."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What one layer's attention is: fixed for the life of a model.
+
+    A query at position p sees keys at positions j with j <= p and, with ``window`` w, j > p - w.
+    ``soft_cap`` c replaces a score s (after ``scale``) by c * tanh(s / c).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayer:
+    """The KV memory that one layer reads and writes: its part of every block of the pool.
+
+    ``keys``: [num_blocks, G, D, B] (transposed inside a block, so that a dot product runs along B);
+    ``values``: [num_blocks, G, B, D]. Same dtype, contiguous.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def block_size(self) -> int:
+        return self.values.shape[2]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Where the rows of a step stand: made once a step for each layer group, read by every layer of it.
+
+    ``positions``: int32 [R], position of each row in its sequence.
+    ``slots``: int64 [R], block_id * B + offset where the row's key and value go.
+    ``query_starts``: int32 [S + 1], rows of sequence s are query_starts[s] .. query_starts[s + 1].
+    ``context_lens``: int32 [S], keys of the sequence once this step has written its own (last position + 1).
+    ``block_tables``: int32 [S, widest], physical block of each logical block; entries past the end are -1.
+    """
+
+    positions: Tensor
+    slots: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
+
+    @property
+    def num_rows(self) -> int:
+        return self.positions.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTable:
+    """Rotary angles: ``cos`` and ``sin`` are fp32 [max positions, D / 2]. Halves are rotated (NeoX style)."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class Linear(Protocol):
+    """A weight [out, in] (and bias) in whatever layout its back end chose; made by ``Ops.make_linear``."""
+
+    @property
+    def out_features(self) -> int: ...
+
+    @property
+    def in_features(self) -> int: ...
+
+
+class Ops(Protocol):
+    """The operations. All results are fp32 [R, ...] tensors; a row's bits never depend on its neighbours.
+
+    Inputs may be overwritten only where the docstring says so.
+    """
+
+    name: str
+
+    def make_linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Lay ``weight`` [out, in] out for this back end. Called once at load; the tensor may be let go after."""
+        ...
+
+    def embed(self, table: Tensor, token_ids: Tensor, scale: float = 1.0) -> Tensor:
+        """Rows of ``table`` [vocab, hidden] for int64 ``token_ids`` [R], times ``scale``."""
+        ...
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """RMS norm of each row of ``x`` [R, n] with ``weight`` [n]: x / sqrt(mean(x^2) + eps) * weight."""
+        ...
+
+    def norm_heads(self, qkv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, spec: AttentionSpec) -> Tensor:
+        """RMS norm of each query head with ``q_weight`` [D] and each key head with ``k_weight`` [D] inside ``qkv``
+        [R, (H + 2G) * D]; values are left as they are. May overwrite ``qkv``."""
+        ...
+
+    def linear(self, x: Tensor, weight: Linear) -> Tensor:
+        """``x`` [R, in] -> [R, out]: x @ weight.T + bias."""
+        ...
+
+    def rotate_and_write_kv(
+        self, qkv: Tensor, rope: RopeTable, kv: KVLayer, batch: BatchLayout, spec: AttentionSpec
+    ) -> Tensor:
+        """Rotate queries and keys of ``qkv`` [R, (H + 2G) * D] (queries, keys, values side by side) at their
+        positions, write keys and values to their slots, return the queries [R, H * D]. May overwrite ``qkv``."""
+        ...
+
+    def attention(self, q: Tensor, kv: KVLayer, batch: BatchLayout, spec: AttentionSpec) -> Tensor:
+        """Paged attention of rotated queries ``q`` [R, H * D] over the cache -> [R, H * D]."""
+        ...
+
+    def gate(self, x: Tensor, activation: Activation) -> Tensor:
+        """``x`` [R, 2n] -> [R, n]: activation(first half) * second half."""
+        ...
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y; may overwrite ``x`` and return it."""
+        ...
+
+    def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Rows ``rows`` (int64) of ``x``: which rows reach the head."""
+        ...
+
+    def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, target) in each layer; no block is both a source and a target."""
+        ...
+
+
+def allocate_kv(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVLayer:
+    """KV memory of one layer slot, zeroed.
+
+    Mapped, not written: the system gives a page out when it is first touched, so a large pool costs neither time at
+    start nor memory before it is used. Page-aligned.
+    """
+    keys, values = (_map_zeros(num_blocks * num_kv_heads * head_dim * block_size, dtype) for _ in range(2))
+    return KVLayer(
+        keys=keys.view(num_blocks, num_kv_heads, head_dim, block_size),
+        values=values.view(num_blocks, num_kv_heads, block_size, head_dim),
+    )
+
+
+def _map_zeros(count: int, dtype: torch.dtype) -> Tensor:
+    memory = mmap.mmap(-1, count * dtype.itemsize)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype)
