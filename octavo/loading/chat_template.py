@@ -1,0 +1,237 @@
+"""Conversations to text, by the template that came with the model.
+
+Templates are Jinja programs from outside. They run in a process of their own (template_worker.py), sandboxed, bounded
+in time and memory, on a copy of the messages. What they see is what transformers shows them, so that published
+templates give the published text (source: transformers 5.x, ``apply_chat_template``).
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, cast
+
+from octavo.core.errors import InvalidRequestError
+
+RENDER_SECONDS = 3.0
+RENDER_NUM_CHARS = 32 << 20
+RENDER_NUM_BYTES = 1 << 30
+
+_WORKER = Path(__file__).with_name("template_worker.py")
+_MAX_IDLE_WORKERS = 2
+_RESERVED_NAMES = frozenset(
+    {"messages", "conversation", "tools", "add_generation_prompt", "continue_final_message", "tokenize"}
+    | {"chat_template", "padding", "truncation", "max_length", "return_tensors", "return_dict"}
+    | {"return_assistant_tokens_mask", "sanitize_control_tokens", "tokenizer_kwargs"}
+)
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_PROBE = "octavo probe"
+
+
+class ChatTemplate:
+    """One template and the processes that render it. Thread-safe.
+
+    Args:
+        source: the Jinja text. It is compiled at the first rendering, so that a broken template fails chats only.
+        special_tokens: variables such as bos_token, by name.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+        self.source = source
+        self._special_tokens = dict(special_tokens or {})
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        weakref.finalize(self, _end_workers, self._idle)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text of a conversation; with ``continue_final_message`` it ends where the last message's content ends.
+
+        Raises:
+            InvalidRequestError: the template refused (its own words), failed, or took too long or too much memory;
+                or the messages cannot be rendered at all.
+        """
+        kwargs = dict(template_kwargs or {})
+        if taken := sorted(_RESERVED_NAMES & kwargs.keys()):
+            raise InvalidRequestError(
+                f"chat_template_kwargs cannot set {', '.join(taken)}: the server sets it itself; leave it out",
+                param="chat_template_kwargs",
+            )
+        if continue_final_message and add_generation_prompt:
+            raise InvalidRequestError(
+                "continue_final_message and add_generation_prompt cannot both be true; set one of them to false",
+                param="continue_final_message",
+            )
+        chat = self._prepare(messages)
+        final = _tag_final_message(chat) if continue_final_message else ""
+        text = self._run(
+            {
+                "documents": None,
+                **self._special_tokens,
+                **kwargs,
+                "messages": chat,
+                "tools": list(tools) if tools is not None else None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
+        return _cut_at_tag(text, final) if continue_final_message else text
+
+    def _prepare(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """A copy of the messages as templates expect them (keys with None are left out, as in transformers)."""
+        if not messages:
+            raise InvalidRequestError("messages is empty; give at least one message", param="messages")
+        chat = []
+        for message in messages:
+            copy = {key: value for key, value in message.items() if value is not None}
+            if isinstance(copy.get("content"), (list, tuple)):
+                copy["content"] = self._content_parts(copy["content"])
+            reasoning = next((copy[field] for field in _REASONING_FIELDS if field in copy), None)
+            if reasoning is not None:
+                copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+            chat.append(copy)
+        return chat
+
+    def _content_parts(self, parts: Sequence[Any]) -> str | list[dict[str, Any]]:
+        """Parts of a content: as they are for a template that reads parts, otherwise one string, a line a part."""
+        for part in parts:
+            if not isinstance(part, Mapping) or not isinstance(part.get("text"), str) or part.get("type") != "text":
+                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+                raise InvalidRequestError(
+                    f"a content part of type {kind!r} cannot be used: this model reads parts of type 'text'",
+                    param="messages",
+                )
+        if self._reads_parts:
+            return [dict(part) for part in parts]
+        return "\n".join(part["text"] for part in parts)
+
+    @cached_property
+    def _reads_parts(self) -> bool:
+        """Whether the template takes the text out of content parts (tried out: there is no declaration of it)."""
+        message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
+        variables = {"messages": [message], "tools": None, "documents": None, "add_generation_prompt": True}
+        try:
+            text = self._run({**self._special_tokens, **variables})
+        except InvalidRequestError:
+            return False
+        return _PROBE in text and "'type'" not in text and '"type"' not in text
+
+    def _run(self, variables: Mapping[str, Any]) -> str:
+        try:
+            line = json.dumps(variables).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"the messages are not plain JSON: {error}", param="messages") from error
+        worker = self._take_worker()
+        try:
+            answer = _exchange(worker, line)
+        except BaseException:  # also an interrupt: the answer is still in the pipe, so this worker cannot be used again
+            _end_workers([worker])
+            raise
+        if answer is None:
+            _end_workers([worker])
+            raise InvalidRequestError(f"the chat template failed: {_why_ended(worker.returncode)}", param="messages")
+        self._return_worker(worker)
+        if "error" in answer:
+            raise InvalidRequestError(f"the chat template failed: {answer['error']}", param="messages")
+        return answer["text"]
+
+    def _take_worker(self) -> "subprocess.Popen[bytes]":
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        # -P: the folder of the script must not shadow the modules that it imports. A session of its own: an interrupt
+        # from the keyboard is for the engine; the worker ends when its input does.
+        worker = subprocess.Popen(
+            [sys.executable, "-P", str(_WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        settings = {
+            "template": self.source,
+            "seconds": RENDER_SECONDS,
+            "num_chars": RENDER_NUM_CHARS,
+            "num_bytes": RENDER_NUM_BYTES,
+        }
+        _send(worker, json.dumps(settings).encode() + b"\n")
+        return worker
+
+    def _return_worker(self, worker: "subprocess.Popen[bytes]") -> None:
+        with self._lock:
+            if len(self._idle) < _MAX_IDLE_WORKERS:
+                self._idle.append(worker)
+                return
+        _end_workers([worker])
+
+
+def _send(worker: "subprocess.Popen[bytes]", line: bytes) -> None:
+    stdin = cast("IO[bytes]", worker.stdin)
+    try:
+        stdin.write(line)
+        stdin.flush()
+    except BrokenPipeError:
+        pass  # it has ended: the missing answer says so
+
+
+def _exchange(worker: "subprocess.Popen[bytes]", line: bytes) -> dict[str, str] | None:
+    """The worker's answer; None if it ended instead. The worker's own alarm bounds the wait."""
+    _send(worker, line)
+    answer = cast("IO[bytes]", worker.stdout).readline()
+    if not answer.endswith(b"\n"):
+        worker.wait()
+        return None
+    return cast("dict[str, str]", json.loads(answer))
+
+
+def _end_workers(workers: "list[subprocess.Popen[bytes]]") -> None:
+    while workers:
+        worker = workers.pop()
+        worker.kill()
+        try:
+            worker.communicate()  # closes the pipes and waits
+        except BrokenPipeError:
+            worker.wait()
+
+
+def _why_ended(returncode: int | None) -> str:
+    if returncode == -signal.SIGALRM:
+        return f"it took longer than {RENDER_SECONDS:g} s"
+    return f"its process ended with code {returncode} (it needed too much memory or nested too deeply)"
+
+
+def _tag_final_message(chat: list[dict[str, Any]]) -> str:
+    """Marks the end of the last message's content; returns that content (of parts: the last one)."""
+    content = chat[-1].get("content")
+    if isinstance(content, str):
+        chat[-1]["content"] = content + _CONTINUE_TAG
+        return content
+    if isinstance(content, list) and content:
+        text = str(content[-1]["text"])
+        content[-1]["text"] = text + _CONTINUE_TAG
+        return text
+    raise InvalidRequestError("continue_final_message needs a last message with content to continue", param="messages")
+
+
+def _cut_at_tag(text: str, final: str) -> str:
+    """The rendered text up to the tag. If the template trimmed the blank of the tag, blanks go too."""
+    tag = _CONTINUE_TAG.strip()
+    if final.strip() not in text or tag not in text:
+        raise InvalidRequestError(
+            "continue_final_message cannot be used here: the chat template does not show the last message as it is",
+            param="continue_final_message",
+        )
+    at = text.rindex(tag)
+    return text[:at] if text[at : at + len(_CONTINUE_TAG)] == _CONTINUE_TAG else text[:at].rstrip()
