@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from octavo.build import EngineArgs as EngineArgs
     from octavo.core.errors import ConfigurationError as ConfigurationError
     from octavo.core.errors import EngineDeadError as EngineDeadError
     from octavo.core.errors import InvalidRequestError as InvalidRequestError
     from octavo.core.errors import OctavoError as OctavoError
     from octavo.core.sampling_params import SamplingParams as SamplingParams
+    from octavo.engine_args import EngineArgs as EngineArgs
     from octavo.llm import LLM as LLM
     from octavo.llm import CompletionOutput as CompletionOutput
     from octavo.llm import RequestOutput as RequestOutput
@@ -28,7 +28,7 @@ _EXPORTS = {
     "LLM": "octavo.llm",
     "CompletionOutput": "octavo.llm",
     "ConfigurationError": "octavo.core.errors",
-    "EngineArgs": "octavo.build",
+    "EngineArgs": "octavo.engine_args",
     "EngineDeadError": "octavo.core.errors",
     "InvalidRequestError": "octavo.core.errors",
     "OctavoError": "octavo.core.errors",

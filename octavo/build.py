@@ -4,7 +4,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import torch
@@ -14,6 +13,7 @@ from octavo.core.kv_manager import CacheConfig, KVCacheManager
 from octavo.core.sampling_params import SEED_LIMIT
 from octavo.core.scheduler import Scheduler, SchedulerConfig
 from octavo.engine.engine import Engine, EngineParts
+from octavo.engine_args import EngineArgs
 from octavo.kernels import select_ops
 from octavo.kernels.interface import Ops, allocate_kv
 from octavo.loading.interface import Tokenizer
@@ -33,31 +33,6 @@ DEFAULT_BATCHED_TOKENS = 512
 """Tokens a step on CPU: see docs/benchmarks.md."""
 
 _DTYPES = {"auto": torch.float32, "float32": torch.float32, "fp32": torch.float32}
-
-
-@dataclass(frozen=True)
-class EngineArgs:
-    """Settings of an engine, named as on the command line.
-
-    ``model``: a folder, a .gguf file, a built-in name or a hub name. ``max_model_len`` None: the model's context, or
-    what the pool holds if that is less. The pool has ``num_blocks`` blocks, or as many as ``kv_cache_memory_bytes``
-    hold, or as many as ``memory_utilization`` (a share) of the free memory holds.
-    """
-
-    model: str = "smollm2-135m"
-    dtype: str = "auto"
-    max_model_len: int | None = None
-    kv_cache_memory_bytes: int | None = None
-    num_blocks: int | None = None
-    block_size: int = 16
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int | None = None
-    enable_prefix_caching: bool = True
-    seed: int | None = None
-    backend: str | None = None
-    threads: int | None = None
-    memory_utilization: float = 0.4
-    chat_template: str | None = None
 
 
 def build_tokenizer(args: EngineArgs) -> Tokenizer:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.build import EngineArgs, build_engine, build_tokenizer
+from octavo.build import build_engine, build_tokenizer
 from octavo.core.errors import InvalidRequestError, OctavoError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
+from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -104,10 +105,16 @@ class LLM:
         ids = [self._tokenizer.apply_chat_template(talk, **template_options) for talk in conversations]
         return self._run([None] * len(ids), ids, _spread(params, len(ids)))
 
-    def stream(self, prompt_token_ids: Sequence[int], params: SamplingParams | None = None) -> Iterator[OutputDelta]:
-        """One request, delta by delta, as they come. Closing the iterator aborts it."""
-        request_id = self._add(list(prompt_token_ids), params or SamplingParams())
-        open_choices = (params or SamplingParams()).n
+    def stream(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams | None = None, clamp_max_tokens: bool = False
+    ) -> Iterator[OutputDelta]:
+        """One request, delta by delta, as they come. Closing the iterator aborts it.
+
+        ``clamp_max_tokens``: shorten ``max_tokens`` to the room left instead of refusing.
+        """
+        params = params or SamplingParams()
+        request_id = self._add(list(prompt_token_ids), params, clamp_max_tokens)
+        open_choices = params.n
         try:
             while open_choices:
                 for delta in self._step().deltas:
@@ -132,9 +139,9 @@ class LLM:
     def _encode(self, prompt: Prompt) -> list[int]:
         return self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
-    def _add(self, token_ids: list[int], params: SamplingParams) -> str:
+    def _add(self, token_ids: list[int], params: SamplingParams, clamp_max_tokens: bool = False) -> str:
         request_id = str(next(self._ids))
-        self._engine.add_request(EngineRequest(request_id, token_ids, params, arrival_time=time.time()))
+        self._engine.add_request(EngineRequest(request_id, token_ids, params, time.time(), clamp_max_tokens))
         return request_id
 
     def _run(

@@ -1,0 +1,113 @@
+"""How fast the CPU kernels are: linears in GFLOPS and GB/s, paged attention in GB/s of keys and values.
+
+    python bench/kernels.py [--threads N] [--json FILE]
+
+Weights and KV memory are larger than the last-level cache and used in turn, so that one row measures memory. The best
+of several passes counts: on a shared machine the rest measures the neighbours.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from octavo.kernels.cpu import CpuOps
+from octavo.kernels.interface import AttentionSpec, BatchLayout, allocate_kv
+
+Figures = dict[str, str | int | float]
+
+SHAPES = [(576, 576), (3072, 576), (576, 1536), (49152, 576)]  # [out, in], those of SmolLM2-135M
+ROWS = [1, 8, 64, 512]
+CONTEXTS = [(1, 4096), (8, 512), (8, 4096), (32, 512)]  # sequences x context
+MEMORY_BYTES = 100e6
+PASSES = 3
+
+
+def best_seconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Seconds a call in the best pass over ``calls``."""
+    seconds = []
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        for call in calls:
+            call()
+        seconds.append((time.perf_counter() - start) / len(calls))
+    return min(seconds)
+
+
+def linear(ops: CpuOps, out_features: int, in_features: int) -> list[Figures]:
+    num_bytes = 4 * out_features * in_features
+    weight = torch.randn(out_features, in_features)
+    linears = [ops.make_linear(weight) for _ in range(max(1, round(MEMORY_BYTES / num_bytes)))]
+    figures: list[Figures] = []
+    for num_rows in ROWS:
+        x = torch.randn(num_rows, in_features)
+        # Enough of the weights to leave the cache where rows are few, few enough to be quick where they are many.
+        used = linears[: max(1, len(linears) * 8 // max(8, num_rows))]
+        seconds = best_seconds([partial(ops.linear, x, w) for w in used])
+        figures.append(
+            {
+                "operation": f"linear {out_features} x {in_features}",
+                "rows": num_rows,
+                "microseconds": seconds * 1e6,
+                "gflops": 2 * num_rows * out_features * in_features / seconds / 1e9,
+                "gb_per_s": num_bytes / seconds / 1e9,
+            }
+        )
+    return figures
+
+
+def attention(ops: CpuOps, num_sequences: int, context: int) -> Figures:
+    """One decode row a sequence, blocks of 16 in shuffled places."""
+    spec, block_size = AttentionSpec(9, 3, 64, 0.125), 16
+    num_blocks = num_sequences * context // block_size
+    layer_bytes = 2 * 4 * num_blocks * block_size * spec.num_kv_heads * spec.head_dim
+    layers = [
+        allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, torch.float32)
+        for _ in range(max(1, round(MEMORY_BYTES / layer_bytes)))
+    ]
+    tables = torch.randperm(num_blocks).int().view(num_sequences, -1)
+    batch = BatchLayout(
+        positions=torch.full((num_sequences,), context - 1, dtype=torch.int32),
+        slots=tables[:, -1].long() * block_size + block_size - 1,
+        query_starts=torch.arange(num_sequences + 1, dtype=torch.int32),
+        context_lens=torch.full((num_sequences,), context, dtype=torch.int32),
+        block_tables=tables,
+    )
+    q = torch.randn(num_sequences, spec.num_heads * spec.head_dim)
+    seconds = best_seconds([partial(ops.attention, q, kv, batch, spec) for kv in layers])
+    return {
+        "operation": f"attention, context {context}",
+        "rows": num_sequences,
+        "microseconds": seconds * 1e6,
+        "gflops": 4 * num_sequences * context * spec.num_heads * spec.head_dim / seconds / 1e9,
+        "gb_per_s": layer_bytes / seconds / 1e9,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--threads", type=int, help="threads of the native pool (default: as Octavo chooses)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures for machines")
+    arguments = parser.parse_args()
+    ops = CpuOps()
+    if arguments.threads:
+        ops.set_num_threads(arguments.threads)
+    figures = [row for shape in SHAPES for row in linear(ops, *shape)]
+    figures += [attention(ops, *case) for case in CONTEXTS]
+    print(f"instruction set {ops.isa}, {ops.num_threads} threads")
+    print(f"{'operation':28}{'rows':>6}{'us':>11}{'GFLOPS':>9}{'GB/s':>8}")
+    for row in figures:
+        print(
+            f"{row['operation']:28}{row['rows']:6}{row['microseconds']:11.1f}{row['gflops']:9.1f}{row['gb_per_s']:8.1f}"
+        )
+    if arguments.json:
+        report = {"isa": ops.isa, "threads": ops.num_threads, "figures": figures}
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The ``octavo`` command: a group whose commands are imported only when they run, so that ``--help`` is instant.
+
+A user's mistake is one line on standard error, never a traceback: exit code 2 for wrong usage of the command line,
+1 for everything else (settings that cannot work, a missing model, a request that is refused).
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from octavo import __version__
+from octavo.core.errors import OctavoError
+
+
+class LazyCommand(NamedTuple):
+    """A command that has not been imported: ``target`` is "module:attribute"; ``help`` is its line in the list."""
+
+    target: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is invoked, and lists commands without importing any."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return None
+        module, _, attribute = self.lazy[cmd_name].target.partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{self.lazy[cmd_name].target} is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in self.lazy.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; an error that Octavo raised on purpose becomes one line and exit code 1."""
+        try:
+            return super().invoke(ctx)
+        except OctavoError as error:
+            raise click.ClickException(str(error)) from error
+
+
+COMMANDS = {
+    "serve": LazyCommand("octavo.cli.serve_command:serve", "Serve a model over HTTP with the OpenAI API."),
+    "generate": LazyCommand("octavo.cli.generate:generate", "Complete a prompt, streaming the text."),
+    "chat": LazyCommand("octavo.cli.chat:chat", "Hold a conversation in the terminal."),
+    "pull": LazyCommand("octavo.cli.pull:pull_command", "Fetch a built-in model into the cache folder."),
+    "inspect": LazyCommand("octavo.cli.inspect:inspect_command", "Show what a model is and what its KV memory costs."),
+    "bench": LazyCommand("octavo.cli.bench:bench", "Measure latency, throughput and memory."),
+}
+
+EPILOG = (
+    "Every setting may also come from an OCTAVO_* variable (--max-model-len: OCTAVO_MAX_MODEL_LEN) or a YAML file "
+    "named by --config; a flag wins over a variable, and a variable over the file."
+)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, epilog=EPILOG)
+@click.version_option(__version__, message="octavo %(version)s")
+def octavo() -> None:
+    """Serve Transformer language models through paged KV memory."""
+
+
+def main() -> None:
+    """The console script."""
+    octavo(prog_name="octavo")

@@ -1,0 +1,244 @@
+"""The flags that commands share, and where their values may come from.
+
+A value is taken from the first of: the flag, its ``OCTAVO_*`` variable, the YAML file of ``--config``, the default.
+Defaults live in one place, ``EngineArgs`` and ``SamplingParams``: a flag that nobody gave is not passed on.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from octavo.cli.units import ByteSize, TokenCount
+from octavo.core.errors import ConfigurationError
+from octavo.core.sampling_params import SamplingParams
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def setting(*declarations: str, **attributes: Any) -> Decorator:
+    """A ``click.option`` whose value may also come from a variable: ``--max-model-len`` from OCTAVO_MAX_MODEL_LEN."""
+    flags = [text.split("/")[0] for text in declarations if text.startswith("--")]
+    variables = [f"OCTAVO_{flag.removeprefix('--').replace('-', '_').upper()}" for flag in flags]
+    return click.option(*declarations, envvar=variables, **attributes)
+
+
+def all_of(*decorators: Decorator) -> Decorator:
+    """The decorators as one, so that help lists their options in this order."""
+    return lambda function: functools.reduce(lambda inner, decorator: decorator(inner), reversed(decorators), function)
+
+
+# --- the YAML file ---------------------------------------------------------------------------------------------------
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the config file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"the config file {path} is not valid YAML: {reason}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"the config file {path} must hold `name: value` lines, not a {type(values).__name__}")
+    return values
+
+
+def _as_text(path: Path, key: str, value: Any, multiple: bool) -> str | list[str]:
+    """The value as the command line would give it, so that one conversion checks both."""
+    items = value if multiple and isinstance(value, list) else [value]
+    for item in items:
+        if not isinstance(item, str | int | float | bool):
+            raise ConfigurationError(f"{key} in {path} must be a single value, not a {type(item).__name__}")
+    texts = [str(item) for item in items]
+    return texts if multiple else texts[0]
+
+
+def _settings_by_key(command: click.Command) -> dict[str, click.Parameter]:
+    """Every long flag of a command without its dashes, and the names of its arguments."""
+    settings: dict[str, click.Parameter] = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            settings[parameter.name or ""] = parameter
+        else:
+            settings |= {flag.removeprefix("--"): parameter for flag in parameter.opts if flag.startswith("--")}
+    del settings["config"]
+    return settings
+
+
+def _apply_config(ctx: click.Context, _param: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    settings = _settings_by_key(ctx.command)
+    defaults: dict[str, Any] = {}
+    for key, value in _read_yaml(path).items():
+        flag = str(key).replace("_", "-")
+        if flag not in settings:
+            near = get_close_matches(flag, settings, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else f"; `{ctx.command_path} --help` lists the settings"
+            raise ConfigurationError(f"unknown setting {key!r} in {path}{hint}")
+        parameter = settings[flag]
+        if value is not None:
+            multiple = isinstance(parameter, click.Option) and parameter.multiple
+            defaults[parameter.name or ""] = _as_text(path, str(key), value, multiple)
+    ctx.default_map = defaults
+
+
+config_option = setting(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=_apply_config,
+    help="YAML file with `flag-name: value` lines.",
+)
+
+
+# --- the engine ------------------------------------------------------------------------------------------------------
+
+
+def _refuse_parallel(_ctx: click.Context, param: click.Parameter, value: int) -> None:
+    if value > 1:
+        raise ConfigurationError(
+            f"{param.opts[0]} is {value}, but this version runs a model in one process only: use 1"
+        )
+
+
+def _read_template(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """A template given as itself is taken as it is; anything else is a file's name."""
+    if value is None or "{" in value:
+        return value
+    try:
+        return Path(value).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the chat template {value}: {error}") from error
+
+
+model_argument = click.argument("model", required=False, envvar="OCTAVO_MODEL")
+"""A folder (safetensors), a .gguf file, a hub name (org/name) or a built-in name; left out: the built-in model."""
+
+model_option = setting(
+    "--model", "-m", help="Folder, .gguf file, hub name or built-in name.  [default: smollm2-135m]", metavar="MODEL"
+)
+
+_engine_settings = all_of(
+    config_option,
+    setting("--dtype", help="Type that the model computes in.  [default: auto]"),
+    setting("--max-model-len", type=TokenCount(), help="Longest prompt plus output: 4096, 4k, 4K (4096) or auto."),
+    setting("--kv-cache-memory-bytes", type=ByteSize(), help="Memory for the KV cache: 2GiB, 500M, bytes."),
+    setting("--num-blocks", type=click.IntRange(1), help="Blocks in the KV cache, instead of a size in bytes."),
+    setting(
+        "--gpu-memory-utilization",
+        "--memory-utilization",
+        "memory_utilization",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="Share of the free memory that Octavo may use, where no size is given.",
+    ),
+    setting("--block-size", type=click.IntRange(1), help="Tokens in a block.  [default: 16]"),
+    setting("--max-num-seqs", type=click.IntRange(1), help="Most sequences in one step.  [default: 256]"),
+    setting("--max-num-batched-tokens", type=TokenCount(), help="Most tokens in one step."),
+    setting(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        default=None,
+        help="Keep computed prefixes for later requests.  [default: on]",
+    ),
+    setting("--seed", type=click.IntRange(0), help="Makes every draw repeatable."),
+    setting(
+        "--chat-template", callback=_read_template, help="Jinja chat template, or a file of one, for the model's own."
+    ),
+    setting("--backend", help="Kernels to run on: cpu or reference.  [default: the fastest that works]"),
+    setting("--threads", type=click.IntRange(1), help="Threads of the CPU kernels.  [default: the cores allowed]"),
+    setting(
+        "--tensor-parallel-size",
+        "-tp",
+        type=click.IntRange(1),
+        default=1,
+        expose_value=False,
+        callback=_refuse_parallel,
+        help="Only 1 in this version.",
+    ),
+    setting(
+        "--pipeline-parallel-size",
+        "-pp",
+        type=click.IntRange(1),
+        default=1,
+        expose_value=False,
+        callback=_refuse_parallel,
+        help="Only 1 in this version.",
+    ),
+)
+
+ENGINE_FIELDS = (
+    "model",
+    "dtype",
+    "max_model_len",
+    "kv_cache_memory_bytes",
+    "num_blocks",
+    "memory_utilization",
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "seed",
+    "chat_template",
+    "backend",
+    "threads",
+)
+"""Fields of ``EngineArgs`` that a flag sets, under the same names."""
+
+
+def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the engine's flags to a command, which receives them as one ``engine_args: EngineArgs``.
+
+    The command adds ``model_argument`` or ``model_option`` itself, above this decorator.
+    """
+
+    @functools.wraps(function)
+    def with_engine_args(**values: Any) -> Any:
+        from octavo.engine_args import EngineArgs
+
+        given = {name: values.pop(name) for name in ENGINE_FIELDS}
+        engine_args = EngineArgs(**{name: value for name, value in given.items() if value is not None})
+        return function(engine_args=engine_args, **values)
+
+    return _engine_settings(with_engine_args)
+
+
+# --- sampling --------------------------------------------------------------------------------------------------------
+
+_sampling_settings = all_of(
+    click.option("--max-tokens", type=TokenCount(), help="Most tokens to generate."),
+    click.option("--temperature", type=float, help="0 always takes the likeliest token.  [default: 1.0]"),
+    click.option("--top-p", type=float, help="Draw from the likeliest tokens that hold this probability."),
+    click.option("--top-k", type=int, help="Draw from this many likeliest tokens."),
+    click.option("--min-p", type=float, help="Drop tokens below this share of the likeliest one's probability."),
+    click.option("--repetition-penalty", type=float, help="Above 1: tokens seen before become less likely."),
+    click.option("--stop", multiple=True, help="Text at which to end; may be given several times."),
+)
+
+_SAMPLING_FIELDS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop")
+
+
+def sampling_options(default_max_tokens: int | None) -> Decorator:
+    """Adds the sampling flags to a command, which receives them as one ``params: SamplingParams``.
+
+    Stands above ``engine_options``, whose seed also seeds the request. ``default_max_tokens`` None: the room left.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_params(**values: Any) -> Any:
+            given = {name: values.pop(name) for name in _SAMPLING_FIELDS}
+            chosen = {name: value for name, value in given.items() if value is not None}
+            params = SamplingParams(**{"max_tokens": default_max_tokens, "seed": values["seed"]} | chosen)
+            return function(params=params, **values)
+
+        return _sampling_settings(with_params)
+
+    return decorate

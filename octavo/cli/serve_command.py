@@ -1,0 +1,49 @@
+"""``octavo serve``: the flags of the server; octavo/cli/serve.py runs it."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from octavo.cli.options import engine_options, model_argument, setting
+
+if TYPE_CHECKING:
+    from octavo.engine_args import EngineArgs
+
+
+@click.command("serve")
+@model_argument
+@setting("--host", help="Address to listen on.  [default: 127.0.0.1; with --api-key 0.0.0.0]")
+@setting("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@setting("--api-key", help="Key that clients must send; all routes but /health then need it.")
+@setting("--open-metrics", is_flag=True, help="Serve /metrics without the key.")
+@setting("--served-model-name", help="Name of the model in the API.  [default: MODEL as given]")
+@setting("--max-num-queued-reqs", type=click.IntRange(1), help="Requests that may wait; more are answered 429.")
+@setting("--max-num-queued-tokens", type=click.IntRange(1), help="Prompt tokens that may wait; more are answered 429.")
+@setting(
+    "--shutdown-timeout",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that running requests get after SIGTERM.",
+)
+@setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
+@setting("--enable-log-requests", is_flag=True, help="Log each request's id and counts, never its text.")
+@engine_options
+def serve(
+    engine_args: "EngineArgs",
+    served_model_name: str | None,
+    disable_log_stats: bool,
+    **server: Any,
+) -> None:
+    """Serve MODEL over HTTP with the OpenAI API.
+
+    MODEL is a folder (safetensors), a .gguf file, a hub name (org/name) or a built-in name; left out, it is the
+    built-in smollm2-135m, which is fetched when it is not in the cache.
+    """
+    from octavo.cli.serve import run_server
+    from octavo.server.settings import ServerSettings
+
+    settings = ServerSettings(
+        served_model_name=served_model_name or engine_args.model, log_stats=not disable_log_stats, **server
+    )
+    run_server(engine_args, settings)

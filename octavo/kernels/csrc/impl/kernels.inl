@@ -1,0 +1,33 @@
+// All operations for the instruction set whose isa/*.h was included before. Each including file compiles its own copy;
+// everything stays in unnamed namespaces, so that the linker cannot merge code built for different machines.
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "../kernels.h"
+
+namespace {
+using octavo::AddArgs;
+using octavo::AttentionArgs;
+using octavo::GateArgs;
+using octavo::GatherArgs;
+using octavo::LinearArgs;
+using octavo::NormArgs;
+using octavo::NormHeadsArgs;
+using octavo::RotateArgs;
+}  // namespace
+
+#include "math.h"
+#include "micro.h"
+
+#include "attention.h"
+#include "linear.h"
+#include "rotate.h"
+#include "rows.h"
+
+#define OCTAVO_DEFINE_KERNELS(variable, isa_name)                                                                  \
+    namespace octavo {                                                                                            \
+    extern const Kernels variable;                                                                                 \
+    const Kernels variable = {isa_name, linear, gather_rows, norm, norm_heads, rotate_and_write_kv, attention, gate, \
+                              add_rows};                                                                           \
+    }

@@ -1,0 +1,103 @@
+// The one inner loop: R rows by P panels of 16 outputs, one chain of fused multiply-adds an output in ascending k.
+//
+// Linear: rows are activations, panels are packed weights. Scores: rows are queries, panels are tiles of 16 keys,
+// transposed. Values: rows are probabilities, panels are 16 of the head's dimensions. Since an output's chain is the
+// same for every R and P, its bits do not depend on which tile computed it.
+#pragma once
+
+#include <cstdint>
+
+namespace {
+
+// Most panels that one call takes.
+constexpr int kMaxPanels = 4;
+
+struct Micro {
+    const float* x;  // x[r * x_pitch + i]: row r, k index i
+    int64_t x_pitch;
+    int64_t w_pitch;  // w[p][i * w_pitch + lane]
+    int64_t k;
+    int64_t c_pitch;  // c[p][r * c_pitch + lane]
+    bool accumulate;  // continue the chains that c holds
+    const float* const* next;  // panels that will be wanted next, fetched meanwhile where P is 1 or 2; or null
+};
+
+template <int R, int P>
+__attribute__((noinline)) void micro(const Micro& m, const float* const* w, float* const* c) {
+    F16 acc[R][P];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) acc[r][p] = m.accumulate ? load(c[p] + r * m.c_pitch) : set1(0.0f);
+
+    const float* x[R];
+    const float* panel[P];
+    [[maybe_unused]] int64_t to_next[P];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) x[r] = m.x + r * m.x_pitch;
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+        panel[p] = w[p];
+        to_next[p] = m.next != nullptr ? m.next[p] - w[p] : 0;
+    }
+    const int64_t w_pitch = m.w_pitch;
+    const int64_t k = m.k;
+    for (int64_t i = 0; i < k; ++i) {
+        F16 b[P];
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) {
+            b[p] = load(panel[p]);
+            if constexpr (P <= 2) __builtin_prefetch(panel[p] + to_next[p], 0, 2);
+            panel[p] += w_pitch;
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const F16 a = broadcast(x[r] + i);
+#pragma GCC unroll 4
+            for (int p = 0; p < P; ++p) acc[r][p] = fma(a, b[p], acc[r][p]);
+        }
+    }
+
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) store(c[p] + r * m.c_pitch, acc[r][p]);
+}
+
+// Panels that a tile of `rows` rows takes at once, so that enough chains are in flight to hide the latency.
+constexpr int panels_at_once(int rows) { return rows * 4 <= kAccumulators ? 4 : rows * 2 <= kAccumulators ? 2 : 1; }
+
+template <int R>
+inline void run_micro_rows(int panels, const Micro& m, const float* const* w, float* const* c) {
+    if constexpr (panels_at_once(R) >= 4)
+        if (panels == 4) return micro<R, 4>(m, w, c);
+    if constexpr (panels_at_once(R) >= 2)
+        if (panels == 2) return micro<R, 2>(m, w, c);
+    micro<R, 1>(m, w, c);
+}
+
+template <int R>
+inline void run_micro_from(int rows, int panels, const Micro& m, const float* const* w, float* const* c) {
+    if constexpr (R > 1)
+        if (rows < R) return run_micro_from<R - 1>(rows, panels, m, w, c);
+    run_micro_rows<R>(panels, m, w, c);
+}
+
+// `panels` is panels_at_once(rows) or 1.
+inline void run_micro(int rows, int panels, const Micro& m, const float* const* w, float* const* c) {
+    run_micro_from<kAccumulators>(rows, panels, m, w, c);
+}
+
+// Cut `count` rows into tiles of nearly equal height, none above kAccumulators.
+struct RowTiles {
+    explicit RowTiles(int64_t count) : num(divide_up(count, kAccumulators)), count_(count) {}
+    int64_t begin(int64_t tile) const { return count_ * tile / num; }
+    int rows(int64_t tile) const { return static_cast<int>(begin(tile + 1) - begin(tile)); }
+    int tallest() const { return static_cast<int>(divide_up(count_, num)); }
+    int64_t num;
+
+private:
+    int64_t count_;
+};
+
+}  // namespace

@@ -1,0 +1,48 @@
+// Sixteen fp32 lanes in two AVX2 registers. fma() rounds once.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace {
+
+struct F16 {
+    __m256 lo, hi;
+};
+using Mask = F16;
+
+// Accumulators (F16) that fit the registers beside the operands: 12 of 16 registers.
+constexpr int kAccumulators = 6;
+
+inline F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, F16 a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+inline F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F16 broadcast(const float* p) {
+    const __m256 x = _mm256_broadcast_ss(p);
+    return {x, x};
+}
+inline F16 add(F16 a, F16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline F16 sub(F16 a, F16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline F16 mul(F16 a, F16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline F16 div(F16 a, F16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline F16 fma(F16 a, F16 b, F16 c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+inline F16 min(F16 a, F16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline F16 max(F16 a, F16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline Mask less(F16 a, F16 b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)}; }
+// mask ? a : b
+inline F16 select(Mask mask, F16 a, F16 b) {
+    return {_mm256_blendv_ps(b.lo, a.lo, mask.lo), _mm256_blendv_ps(b.hi, a.hi, mask.hi)};
+}
+// 2^n for whole n in -126 .. 127
+inline F16 pow2(F16 n) {
+    const __m256i bias = _mm256_set1_epi32(127);
+    const __m256i lo = _mm256_add_epi32(_mm256_cvtps_epi32(n.lo), bias);
+    const __m256i hi = _mm256_add_epi32(_mm256_cvtps_epi32(n.hi), bias);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 23)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 23))};
+}
+
+}  // namespace

@@ -1,0 +1,5 @@
+// Compiled for the baseline of the architecture.
+#include "portable.h"
+#include "../impl/kernels.inl"
+
+OCTAVO_DEFINE_KERNELS(kPortableKernels, "portable")

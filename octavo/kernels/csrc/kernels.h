@@ -1,0 +1,114 @@
+// What an instruction set offers: one function an operation, each computing one task of a parallel loop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "octavo_kernels.h"
+
+namespace octavo {
+
+// Outputs in a panel of packed weights, and tokens in a tile of attention.
+constexpr int64_t kLanes = 16;
+
+struct LinearArgs {
+    const float* x;
+    const float* packed;
+    const float* bias;
+    float* y;
+    int64_t num_rows, in_features, out_features;
+    // A task is rows_per_task rows by panels_per_task panels; tasks run over the panels first.
+    int64_t rows_per_task, panels_per_task, num_panel_groups;
+};
+
+struct GatherArgs {
+    const float* table;
+    int64_t table_rows;
+    const int64_t* indices;
+    float* out;
+    int64_t count, width;
+    float scale;
+    int64_t rows_per_task;
+    std::atomic<bool>* bad_index;
+};
+
+struct NormArgs {
+    const float* x;
+    const float* weight;
+    float* out;
+    int64_t num_rows, width;
+    float eps;
+    int64_t rows_per_task;
+};
+
+struct NormHeadsArgs {
+    float* qkv;
+    const float* q_weight;
+    const float* k_weight;
+    int64_t num_rows;
+    OctavoAttentionShape shape;
+    float eps;
+    int64_t rows_per_task;
+};
+
+struct RotateArgs {
+    const float* qkv;
+    const float* cos;
+    const float* sin;
+    int64_t rope_rows;
+    OctavoBatch batch;
+    OctavoAttentionShape shape;
+    float* q;
+    int64_t rows_per_task;
+    std::atomic<bool>* bad_index;
+};
+
+struct AttentionArgs {
+    const float* q;
+    OctavoBatch batch;
+    OctavoAttentionShape shape;
+    float* out;
+    // The (row, head) pairs of one sequence and KV head, row first, are cut into tasks of queries_per_task pairs.
+    // first_tasks[s] .. first_tasks[s + 1]: tasks of sequence s, KV head first.
+    int64_t queries_per_task;
+    const int64_t* first_tasks;
+    std::atomic<bool>* bad_index;
+};
+
+struct GateArgs {
+    const float* x;
+    float* out;
+    int64_t num_rows, width;
+    int32_t activation;
+    int64_t rows_per_task;
+};
+
+struct AddArgs {
+    float* x;
+    const float* y;
+    int64_t count, elements_per_task;
+};
+
+struct Kernels {
+    const char* name;
+    void (*linear)(const LinearArgs&, int64_t task);
+    void (*gather_rows)(const GatherArgs&, int64_t task);
+    void (*norm)(const NormArgs&, int64_t task);
+    void (*norm_heads)(const NormHeadsArgs&, int64_t task);
+    void (*rotate_and_write_kv)(const RotateArgs&, int64_t task);
+    void (*attention)(const AttentionArgs&, int64_t task);
+    void (*gate)(const GateArgs&, int64_t task);
+    void (*add)(const AddArgs&, int64_t task);
+};
+
+// One definition an instruction set, in isa/<name>.cpp. Each is compiled with flags of its own.
+extern const Kernels kPortableKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+#endif
+
+// At least `count` floats for the calling thread, 64-byte aligned, valid until its next call of scratch().
+// Defined outside the instruction-set files, so that no library template is compiled with their flags.
+float* scratch(int64_t count);
+
+}  // namespace octavo

@@ -1,0 +1,76 @@
+// The C interface of the native CPU kernels: raw pointers in, an error code out. Python loads it with ctypes.
+//
+// All tensors are contiguous fp32 unless said. Shapes as in octavo/kernels/interface.py: R rows, S sequences, H query
+// heads, G KV heads, D head size, B block size. Nothing here keeps a pointer after it returns, except octavo_isa.
+#pragma once
+
+#include <cstdint>
+
+#define OCTAVO_API extern "C" __attribute__((visibility("default")))
+
+// Results of every call. Where indices are out of range nothing outside the arrays is read or written.
+enum OctavoStatus : int32_t {
+    kOctavoOk = 0,
+    kOctavoUnknownName = 1,
+    kOctavoUnsupported = 2,
+    kOctavoBadIndex = 3,
+};
+
+// The shape of one layer's attention and of its KV memory.
+struct OctavoAttentionShape {
+    int64_t num_heads;
+    int64_t num_kv_heads;
+    int64_t head_dim;
+    int64_t block_size;
+    int64_t num_blocks;
+    int64_t window;  // 0: none
+    float scale;
+    float soft_cap;  // 0: none
+};
+
+// KV memory of one layer and where the rows of a step stand in it (BatchLayout).
+struct OctavoBatch {
+    float* keys;                  // [num_blocks, G, D, B]
+    float* values;                // [num_blocks, G, B, D]
+    const int32_t* positions;     // [R]
+    const int64_t* slots;         // [R]
+    const int32_t* query_starts;  // [S + 1]
+    const int32_t* block_tables;  // [S, table_width], table_pitch entries from row to row
+    int64_t num_rows;
+    int64_t num_sequences;
+    int64_t table_width;
+    int64_t table_pitch;
+};
+
+// Choose the instruction set by name, or the best one that this machine has where name is null.
+OCTAVO_API int32_t octavo_set_isa(const char* name);
+// The name of the chosen instruction set.
+OCTAVO_API const char* octavo_isa();
+// Threads that share one call, the calling one included.
+OCTAVO_API void octavo_set_num_threads(int32_t count);
+OCTAVO_API int32_t octavo_num_threads();
+
+// weight [out, in] -> packed [ceil(out / 16), in, 16], padded with zeros.
+OCTAVO_API void octavo_pack_linear(const float* weight, float* packed, int64_t out_features, int64_t in_features);
+// y [R, out] = x [R, in] @ weight.T + bias; bias may be null.
+OCTAVO_API void octavo_linear(const float* x, const float* packed, const float* bias, float* y, int64_t num_rows,
+                              int64_t in_features, int64_t out_features);
+// out [count, width] = table[indices] * scale.
+OCTAVO_API int32_t octavo_gather_rows(const float* table, int64_t table_rows, const int64_t* indices, float* out,
+                                      int64_t count, int64_t width, float scale);
+// out [R, width] = RMS norm of x [R, width] with weight [width].
+OCTAVO_API void octavo_norm(const float* x, const float* weight, float* out, int64_t num_rows, int64_t width, float eps);
+// In place: RMS norm of the query and key heads of qkv [R, H + 2G, D].
+OCTAVO_API void octavo_norm_heads(float* qkv, const float* q_weight, const float* k_weight, int64_t num_rows,
+                                  const OctavoAttentionShape* shape, float eps);
+// q [R, H, D] = rotated queries of qkv [R, H + 2G, D]; rotated keys and values go to their slots.
+// cos, sin: [rope_rows, D / 2].
+OCTAVO_API int32_t octavo_rotate_and_write_kv(const float* qkv, const float* cos, const float* sin, int64_t rope_rows,
+                                              const OctavoBatch* batch, const OctavoAttentionShape* shape, float* q);
+// out [R, H, D] = attention of rotated queries q [R, H, D].
+OCTAVO_API int32_t octavo_attention(const float* q, const OctavoBatch* batch, const OctavoAttentionShape* shape,
+                                    float* out);
+// out [R, width] = activation(x[:, :width]) * x[:, width:]; activation 0: silu, 1: gelu (tanh approximation).
+OCTAVO_API void octavo_gate(const float* x, float* out, int64_t num_rows, int64_t width, int32_t activation);
+// x += y over count elements.
+OCTAVO_API void octavo_add(float* x, const float* y, int64_t count);

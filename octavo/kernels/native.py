@@ -1,0 +1,165 @@
+"""The native library: found, loaded, its C interface typed (csrc/octavo_kernels.h), threads and instruction set set."""
+
+import ctypes
+import math
+import os
+import threading
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+from octavo.core.errors import ConfigurationError
+
+LIBRARY_PATH = Path(__file__).with_name("_native.so")
+
+OK, UNKNOWN_NAME, UNSUPPORTED, BAD_INDEX = range(4)
+
+
+class NativeLibraryMissingError(ConfigurationError):
+    """The native kernels were not built, or cannot be loaded on this machine."""
+
+
+class AttentionShape(ctypes.Structure):
+    """OctavoAttentionShape."""
+
+    _fields_ = (
+        ("num_heads", c_int64),
+        ("num_kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("block_size", c_int64),
+        ("num_blocks", c_int64),
+        ("window", c_int64),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+    )
+
+
+class Batch(ctypes.Structure):
+    """OctavoBatch."""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("query_starts", c_void_p),
+        ("block_tables", c_void_p),
+        ("num_rows", c_int64),
+        ("num_sequences", c_int64),
+        ("table_width", c_int64),
+        ("table_pitch", c_int64),
+    )
+
+
+_SHAPE, _BATCH, _PTR, _INT, _FLOAT = POINTER(AttentionShape), POINTER(Batch), c_void_p, c_int64, c_float
+
+# Name: (arguments, result), in the order of the header.
+_SIGNATURES: dict[str, tuple[list[type], type | None]] = {
+    "octavo_set_isa": ([c_char_p], c_int32),
+    "octavo_isa": ([], c_char_p),
+    "octavo_set_num_threads": ([c_int32], None),
+    "octavo_num_threads": ([], c_int32),
+    "octavo_pack_linear": ([_PTR, _PTR, _INT, _INT], None),
+    "octavo_linear": ([_PTR, _PTR, _PTR, _PTR, _INT, _INT, _INT], None),
+    "octavo_gather_rows": ([_PTR, _INT, _PTR, _PTR, _INT, _INT, _FLOAT], c_int32),
+    "octavo_norm": ([_PTR, _PTR, _PTR, _INT, _INT, _FLOAT], None),
+    "octavo_norm_heads": ([_PTR, _PTR, _PTR, _INT, _SHAPE, _FLOAT], None),
+    "octavo_rotate_and_write_kv": ([_PTR, _PTR, _PTR, _INT, _BATCH, _SHAPE, _PTR], c_int32),
+    "octavo_attention": ([_PTR, _BATCH, _SHAPE, _PTR], c_int32),
+    "octavo_gate": ([_PTR, _PTR, _INT, _INT, c_int32], None),
+    "octavo_add": ([_PTR, _PTR, _INT], None),
+}
+
+
+def load() -> ctypes.CDLL:
+    """The library, with the instruction set and number of threads that the environment asks for.
+
+    Raises:
+        NativeLibraryMissingError: it was not built or cannot be loaded.
+        ConfigurationError: OCTAVO_ISA or OCTAVO_THREADS cannot be followed.
+    """
+    library = _open(LIBRARY_PATH)
+    set_isa(library, os.environ.get("OCTAVO_ISA") or None)
+    library.octavo_set_num_threads(default_num_threads())
+    return library
+
+
+_open_lock = threading.Lock()
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    with _open_lock:
+        return _open_once(path)
+
+
+@cache
+def _open_once(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        reason = "cannot be loaded" if path.exists() else "were not built"
+        raise NativeLibraryMissingError(
+            f"The native CPU kernels {reason} ({error}): install a C++17 compiler (for example `apt install g++`), "
+            "then install Octavo again."
+        ) from error
+    for name, (arguments, result) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return library
+
+
+def set_isa(library: ctypes.CDLL, name: str | None) -> None:
+    """Use the instruction set ``name``, or the best one of this machine."""
+    status = library.octavo_set_isa(None if name is None else name.encode())
+    if status == UNSUPPORTED:
+        raise ConfigurationError(f"OCTAVO_ISA={name}: this machine does not have that instruction set; unset it.")
+    if status == UNKNOWN_NAME:
+        raise ConfigurationError(f"OCTAVO_ISA={name}: the kernels were not built for that; choose avx2 or portable.")
+
+
+def default_num_threads() -> int:
+    """OCTAVO_THREADS, else the CPUs that this process may use by affinity and by its cgroup's quota.
+
+    Raises:
+        ConfigurationError: OCTAVO_THREADS is not a positive whole number.
+    """
+    wanted = os.environ.get("OCTAVO_THREADS")
+    if wanted:
+        if not wanted.isdecimal() or int(wanted) < 1:
+            raise ConfigurationError(f"OCTAVO_THREADS={wanted}: give a whole number of threads, at least 1.")
+        return int(wanted)
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_cpu_quota()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def cgroup_cpu_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+    """CPUs that the tightest enclosing cgroup grants (version 2, or 1 as containers mount it); None: no limit."""
+    quotas = []
+    for folder in _own_cgroups(root, membership):
+        quota, period = _read_words(folder / "cpu.max", 2) or (
+            *(_read_words(folder / "cpu" / "cpu.cfs_quota_us", 1) or ("max",)),
+            *(_read_words(folder / "cpu" / "cpu.cfs_period_us", 1) or ("100000",)),
+        )
+        if quota not in ("max", "-1"):
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _own_cgroups(root: Path, membership: Path) -> list[Path]:
+    """The cgroup (version 2) of this process and all above it, up to the mount."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return [root]
+    own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+    folder = root / own
+    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
+
+
+def _read_words(path: Path, count: int) -> tuple[str, ...] | None:
+    try:
+        words = path.read_text().split()
+    except OSError:
+        return None
+    return tuple(words) if len(words) == count else None

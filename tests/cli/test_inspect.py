@@ -1,0 +1,56 @@
+"""What ``octavo inspect`` tells of a model, against numbers worked out by hand."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import octavo.runner.memory
+from octavo.cli.main import octavo as command
+
+
+def inspect(*arguments: str | Path) -> dict[str, str]:
+    result = CliRunner().invoke(command, ["inspect", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    lines = (line.split("  ", 1) for line in result.output.splitlines())
+    return {name: value.strip() for name, value in lines}
+
+
+def test_smollm2(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = 134_515_008 * 4
+    monkeypatch.setattr(octavo.runner.memory, "free_memory_bytes", lambda: weights + 2**30)
+    told = inspect(smollm2_path, "--gpu-memory-utilization", "0.5")
+    assert told["architecture"] == "llama"
+    assert told["parameters"] == "134,515,008"
+    assert told["context"] == "8,192 tokens"
+    assert told["layer groups"] == "30 layers global"
+    # 30 layers x (key + value) x 3 KV heads x 64 x 4 bytes.
+    assert told["KV a token"].startswith("46,080 bytes")
+    assert told["block"] == "16 tokens of one layer group, 720.0 KiB"
+    # 512 MiB / 720 KiB
+    assert told["blocks that fit"].startswith("728 (11,648 tokens) in 512.0 MiB, 50% of the memory free")
+
+
+def test_gemma3_has_a_global_group_and_five_with_a_window(gemma3_path: Path) -> None:
+    told = inspect(gemma3_path, "--kv-cache-memory-bytes", "9MiB")
+    assert told["architecture"] == "gemma3"
+    groups = told["layer groups"].split(", ")
+    assert groups == ["3 layers global"] + ["3 layers with a window of 512 tokens"] * 5
+    # 18 layers x (key + value) x 1 KV head x 256 x 4 bytes; a block holds 3 layers of 16 tokens: 96 KiB.
+    assert told["KV a token"].startswith("36,864 bytes")
+    assert told["block"] == "16 tokens of one layer group, 96.0 KiB"
+    assert told["blocks that fit"] == "96 (256 tokens) in 9.0 MiB"
+
+
+def test_a_model_larger_than_the_memory_has_no_room(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(octavo.runner.memory, "free_memory_bytes", lambda: 2**20)
+    assert inspect(smollm2_path)["blocks that fit"].startswith("0 (0 tokens)")
+
+
+@pytest.mark.parametrize("name", ["./missing.gguf", "no-such-model"])
+def test_a_missing_model_is_one_sentence(name: str) -> None:
+    result = CliRunner().invoke(command, ["inspect", name])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert name.removeprefix("./") in result.output
+    assert len(result.output.splitlines()) == 1

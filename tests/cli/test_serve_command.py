@@ -1,0 +1,56 @@
+"""What ``octavo serve`` hands to the server."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import octavo.cli.serve
+from octavo.engine_args import EngineArgs
+from octavo.cli.main import octavo as command
+from octavo.server.settings import ServerSettings
+
+DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineArgs, ServerSettings]]:
+    calls: list[tuple[EngineArgs, ServerSettings]] = []
+    monkeypatch.setattr(octavo.cli.serve, "run_server", lambda args, settings: calls.append((args, settings)))
+    return calls
+
+
+def test_without_flags_it_serves_the_built_in_model(served: list[tuple[EngineArgs, ServerSettings]]) -> None:
+    result = CliRunner().invoke(command, ["serve"])
+    assert result.exit_code == 0, result.output
+    assert served == [(EngineArgs(), ServerSettings(served_model_name="smollm2-135m"))]
+
+
+def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]]) -> None:
+    flags = (
+        "serve m.gguf --served-model-name name --host 0.0.0.0 --port 9 --api-key k --open-metrics --shutdown-timeout 5 "
+        "--max-num-queued-reqs 2 --max-num-queued-tokens 3 --disable-log-stats --enable-log-requests --block-size 32"
+    )
+    result = CliRunner().invoke(command, flags.split())
+    assert result.exit_code == 0, result.output
+    ((engine_args, settings),) = served
+    assert engine_args == EngineArgs(model="m.gguf", block_size=32)
+    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, False, True)
+    changed = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) != f.default}
+    assert {f.name for f in dataclasses.fields(settings)} - changed == set()
+
+
+def test_the_port_and_the_key_may_come_from_variables(served: list[tuple[EngineArgs, ServerSettings]]) -> None:
+    result = CliRunner().invoke(command, ["serve"], env={"OCTAVO_PORT": "9", "OCTAVO_API_KEY": "k"})
+    assert result.exit_code == 0, result.output
+    assert (served[0][1].port, served[0][1].api_key) == (9, "k")
+
+
+def test_the_docs_name_every_flag() -> None:
+    serve = command.get_command(None, "serve")  # type: ignore[arg-type]
+    assert serve is not None
+    flags = [flag for param in serve.params for flag in param.opts + param.secondary_opts if flag.startswith("--")]
+    assert len(flags) > 20
+    text = DOCS.read_text(encoding="utf-8")
+    assert [flag for flag in flags if f"`{flag}`" not in text] == []

@@ -1,0 +1,55 @@
+"""What every test may ask for. Models are fetched once into the cache folder; a test never skips for want of one."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before anything imports the libraries that read them: no network from tests, no pool of threads a library.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+# A shared machine makes single examples slow at random: no deadline an example. CI draws the same examples each time.
+settings.register_profile(
+    "octavo", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("octavo")
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The built-in SmolLM2-135M-Instruct (GGUF, Q4_1)."""
+    from octavo.loading.pull import pull
+
+    return pull("smollm2-135m", quiet=True)
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    """Gemma 3 270M (GGUF, Q4_K_M)."""
+    from octavo.loading.pull import pull
+
+    return pull("gemma3-270m", quiet=True)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    return _free_port()
+
+
+@pytest.fixture
+def free_ports() -> Callable[[int], list[int]]:
+    """Several of them."""
+    return lambda count: [_free_port() for _ in range(count)]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

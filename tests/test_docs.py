@@ -1,0 +1,39 @@
+"""What the docs say of files, commands and pictures is so."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    lost = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_make_command_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"install", "serve", "test"} <= targets
+    named = set(re.findall(r"`make ([a-z]+)`|^    make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {one or other for one, other in named} <= targets
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "pictures" / "draw.py"))
+    assert script["PICTURES"]
+    for name, draw in script["PICTURES"].items():
+        assert (ROOT / "docs" / "pictures" / name).read_text(encoding="utf-8") == draw()
+
+
+def test_the_readme_gives_the_two_commands_and_ci_runs_one_of_them() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\n    make serve " in readme
+    assert "\n    make test " in readme
+    assert "\nmake test " in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
