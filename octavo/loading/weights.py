@@ -1,0 +1,110 @@
+"""From a path to a model that runs, or to a summary of it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from octavo.core.errors import ConfigurationError
+from octavo.kernels.interface import Ops
+from octavo.loading.checkpoint import Checkpoint, Weights, fingerprint, settled_config
+from octavo.loading.gguf_weights import GGUFCheckpoint
+from octavo.loading.safetensors_weights import SafetensorsCheckpoint
+from octavo.models.config import ModelConfig
+from octavo.models.groups import LayerGroup, kv_bytes_per_token, layer_groups
+from octavo.models.interface import Model
+from octavo.models.registry import model_class
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run.
+
+    ``eos_token_ids``: those that the model's files name, without the tokenizer's own (spec D7).
+    ``generation_config``: the model's recommended sampling settings, empty if it has none.
+    ``fingerprint``: 16 bytes that stand for the weights, for hashes of cached keys and values.
+    """
+
+    model: Model
+    eos_token_ids: frozenset[int]
+    generation_config: Mapping[str, Any]
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """What ``octavo inspect`` shows, from headers alone.
+
+    ``kinds``: tensors by number format. ``weight_bytes``: as stored. ``kv_bytes_per_token``: fp32, all layers.
+    """
+
+    config: ModelConfig
+    num_parameters: int
+    weight_bytes: int
+    kinds: Mapping[str, int]
+    groups: tuple[LayerGroup, ...]
+    kv_bytes_per_token: int
+
+
+def load_model(path: Path, ops: Ops, max_model_len: int | None = None) -> LoadedModel:
+    """Load the model at ``path`` (a .gguf file, or a folder of safetensors) for the back end of ``ops``, in fp32.
+
+    ``max_model_len``, if given, shortens the context (``model.config.max_position``), and with it the angle tables.
+    Peak memory is near one fp32 copy of the weights and one tensor, and a second copy of a tied embedding.
+
+    Raises:
+        ConfigurationError: files are missing or broken, or hold something that is not supported.
+    """
+    checkpoint = open_checkpoint(path)
+    checkpoint.config = settled_config(checkpoint)
+    weights = Weights(checkpoint)
+    config = _with_context(checkpoint.config, max_model_len)
+    return LoadedModel(
+        model=model_class(config)(config, weights, ops),
+        eos_token_ids=checkpoint.eos_token_ids,
+        generation_config=checkpoint.generation_config,
+        fingerprint=fingerprint(checkpoint),
+    )
+
+
+def model_summary(path: Path) -> ModelSummary:
+    """Describe the model at ``path``, reading headers only.
+
+    Raises:
+        ConfigurationError: as ``load_model``.
+    """
+    checkpoint = open_checkpoint(path)
+    Weights(checkpoint)  # checks names and shapes
+    return ModelSummary(
+        config=checkpoint.config,
+        num_parameters=sum(prod(tensor.shape) for tensor in checkpoint.tensors.values()),
+        weight_bytes=sum(tensor.num_bytes for tensor in checkpoint.tensors.values()),
+        kinds=Counter(tensor.kind for tensor in checkpoint.tensors.values()),
+        groups=layer_groups(checkpoint.config),
+        kv_bytes_per_token=kv_bytes_per_token(checkpoint.config),
+    )
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a .gguf file or a folder of safetensors; headers are read, tensors are not.
+
+    Raises:
+        ConfigurationError: nothing there, or something else, or broken.
+    """
+    if path.is_dir():
+        return SafetensorsCheckpoint(path)
+    if not path.exists():
+        raise ConfigurationError(f"{path} does not exist; give a folder of safetensors or a .gguf file that does")
+    return GGUFCheckpoint(path)
+
+
+def _with_context(config: ModelConfig, max_model_len: int | None) -> ModelConfig:
+    if max_model_len is None:
+        return config
+    if max_model_len > config.max_position:
+        raise ConfigurationError(
+            f"max_model_len ({max_model_len}) is above the model's context of {config.max_position}; lower it"
+        )
+    return replace(config, max_position=max_model_len)

@@ -1,0 +1,44 @@
+"""What every model file offers: the names and shapes of its weights, and one forward pass."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from octavo.kernels.interface import BatchLayout, KVLayer, Ops
+from octavo.models.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """One step for a model.
+
+    ``token_ids``: int64 [R]. ``kv``: for each layer its KV memory and the batch layout of its group.
+    ``head_rows``: int64 [N], the rows whose logits are wanted.
+    """
+
+    token_ids: Tensor
+    kv: Sequence[tuple[KVLayer, BatchLayout]]
+    head_rows: Tensor
+
+
+class Model(Protocol):
+    """An architecture with its weights, laid out for one back end."""
+
+    config: ModelConfig
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], ops: Ops) -> None:
+        """``weights`` holds exactly the names and shapes of ``weight_shapes(config)``, fp32; loading checks this.
+
+        A mapping may produce each tensor when it is asked for, so that peak memory stays near one copy."""
+        ...
+
+    @staticmethod
+    def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Canonical weight names (those of the Hugging Face checkpoint) and their shapes."""
+        ...
+
+    def forward(self, inputs: ModelInputs) -> Tensor:
+        """Logits fp32 [N, vocab_size] of ``inputs.head_rows``."""
+        ...

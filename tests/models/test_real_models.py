@@ -1,0 +1,52 @@
+"""The two real models against ``transformers``, which reads the same GGUF files with its own loader."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from octavo.kernels import select_ops
+from octavo.loading.weights import load_model, model_summary
+from tests.support.forward import SequenceRun, prompt_logits
+from tests.support.parity import random_ids, reference_logprobs
+
+
+@pytest.mark.slow
+def test_smollm2_equals_transformers(smollm2_path: Path) -> None:
+    prompt = random_ids(50, 49152)
+    actual = prompt_logits(load_model(smollm2_path, select_ops()).model, prompt).log_softmax(-1)
+    assert float((actual - reference_logprobs(smollm2_path, prompt)).abs().max()) < 1e-3
+
+
+@pytest.mark.slow
+def test_gemma3_equals_transformers_past_its_window(gemma3_path: Path) -> None:
+    """560 tokens, so that the window of 512 has begun to slide; logprobs of the last 60."""
+    prompt = random_ids(560, 200_000)
+    run = SequenceRun(load_model(gemma3_path, select_ops()).model, len(prompt))
+    actual = run.feed(prompt, num_logits=60).log_softmax(-1)
+    assert float((actual - reference_logprobs(gemma3_path, prompt, num_logits=60)).abs().max()) < 1e-3
+
+
+def test_summary_of_smollm2(smollm2_path: Path) -> None:
+    started = time.perf_counter()
+    summary = model_summary(smollm2_path)
+    assert time.perf_counter() - started < 3.0
+    assert summary.num_parameters == 134_515_008
+    assert summary.kinds == {"Q4_1": 210, "F32": 61, "Q8_0": 1}
+    assert summary.config.max_position == 8192
+    assert summary.kv_bytes_per_token == 30 * 2 * 3 * 64 * 4
+
+
+def test_gemma3_has_six_groups(gemma3_path: Path) -> None:
+    summary = model_summary(gemma3_path)
+    assert [(group.window, len(group.layers)) for group in summary.groups] == [(None, 3)] + [(512, 3)] * 5
+
+
+@pytest.mark.parametrize("name", ["smollm2_path", "gemma3_path"])
+def test_a_second_run_in_the_process_gives_the_same_bits(name: str, request: pytest.FixtureRequest) -> None:
+    """B50: nothing writes over the weights."""
+    model = load_model(request.getfixturevalue(name), select_ops(), max_model_len=64).model
+    prompt = random_ids(8, 40_000)
+    first = prompt_logits(model, prompt)
+    assert torch.equal(prompt_logits(model, prompt), first)

@@ -1,0 +1,67 @@
+"""A tokenizer one can check by eye: ids 0 to 255 are bytes, then ``<s>`` (BOS), ``</s>`` (EOS)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.core.errors import InvalidRequestError
+
+BOS, EOS = 256, 257
+_CONTROL = {BOS: "<s>", EOS: "</s>"}
+
+
+class ByteTokenizer:
+    """Tokenizer (octavo/loading/interface.py) of 258 ids. Its chat template writes ``role: content`` lines."""
+
+    vocab_size = 258
+    bos_token_id: int | None = BOS
+    eos_token_ids = frozenset({EOS})
+    special_token_ids = frozenset(_CONTROL)
+    has_chat_template = True
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids: list[int] = []
+        rest = text
+        while rest:
+            found = next((i for i, name in _CONTROL.items() if rest.startswith(name)), None)
+            if found is None:
+                ids += rest[0].encode()
+                rest = rest[1:]
+            else:
+                ids.append(found)
+                rest = rest[len(_CONTROL[found]) :]
+        if add_special_tokens and ids[:1] != [BOS]:
+            ids.insert(0, BOS)
+        return ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        shown = [i for i in token_ids if not (skip_special_tokens and i in _CONTROL)]
+        return b"".join(map(self.token_bytes, shown)).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id < 256:
+            return bytes([token_id])
+        return _CONTROL.get(token_id, "").encode()
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        prefix = (template_kwargs or {}).get("prefix", "")
+        lines = []
+        for message in messages:
+            if message["role"] not in ("system", "user", "assistant"):
+                raise InvalidRequestError(f"unknown role {message['role']}", "messages")
+            content = message["content"]
+            text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+            lines.append(f"{message['role']}: {text}")
+        text = prefix + "\n".join(lines)
+        if not continue_final_message:
+            text += "\n"
+        if add_generation_prompt:
+            text += "assistant: "
+        return [BOS, *text.encode()]

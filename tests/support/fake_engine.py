@@ -1,0 +1,199 @@
+"""An engine without a model: it types SCRIPT, one byte a token. For the tests of all that surrounds an engine."""
+
+import codecs
+import itertools
+import math
+import time
+from dataclasses import dataclass, field
+
+from octavo.core.errors import ConfigurationError
+from octavo.core.step import TokenLogprobs
+from octavo.engine.interface import EngineLimits
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
+from tests.support.byte_tokenizer import EOS
+
+SCRIPT = "alpha beta gamma délta 漢字 😀 end. "
+"""Choice i of a request starts i words in; the script repeats for ever."""
+
+MODEL = "fake"
+
+CRASH, FAULT, ENDS = "!crash", "!fault", "!ends"
+"""Prompts that contain these: the step raises; the request fails by itself; EOS comes after five tokens."""
+
+
+def script_tokens(choice: int, count: int) -> list[int]:
+    """The first ``count`` tokens that choice ``choice`` types."""
+    words = SCRIPT.split(" ")
+    start = len(" ".join(words[:choice]).encode()) + (1 if choice else 0)
+    return list(itertools.islice(itertools.cycle(SCRIPT.encode()), start, start + count))
+
+
+@dataclass(frozen=True)
+class FakeEngineOptions:
+    """``step_seconds``: what each step takes. ``start_error``: the sentence with which starting fails."""
+
+    max_model_len: int = 512
+    max_num_seqs: int = 4
+    step_seconds: float = 0.0
+    start_seconds: float = 0.0
+    start_error: str | None = None
+
+
+def fake_engine(options: FakeEngineOptions) -> "FakeEngine":
+    """A factory that can be pickled."""
+    time.sleep(options.start_seconds)
+    if options.start_error is not None:
+        raise ConfigurationError(options.start_error)
+    return FakeEngine(options)
+
+
+@dataclass
+class _Choice:
+    request: EngineRequest
+    index: int
+    max_tokens: int
+    prompt: str
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    sent: int = 0
+    scheduled: float | None = None
+    first_token: float | None = None
+
+
+class FakeEngine:
+    """EngineLoop (octavo/engine/interface.py); a block is never shared, choices wait for one of max_num_seqs places."""
+
+    def __init__(self, options: FakeEngineOptions) -> None:
+        self.limits = EngineLimits(options.max_model_len, 4 * options.max_model_len, 16, 264)
+        self._options = options
+        self._waiting: list[_Choice] = []
+        self._running: list[_Choice] = []
+        self._outputs = EngineOutputs()
+        self._stats = EngineStats(num_blocks=4 * options.max_model_len // 16, block_size=16)
+
+    def add_request(self, request: EngineRequest) -> None:
+        room = self.limits.max_model_len - len(request.prompt_token_ids)
+        wanted = request.params.max_tokens
+        if wanted is not None and wanted > room and not request.clamp_max_tokens:
+            message = f"max_tokens is {wanted}; {room} fit."
+            self._stats.rejected["too_long"] = self._stats.rejected.get("too_long", 0) + 1
+            self._outputs.deltas.append(
+                OutputDelta(request.request_id, 0, finish_reason="error", error=message, invalid_param="max_tokens")
+            )
+            return
+        self._stats.prompt_tokens += len(request.prompt_token_ids)
+        prompt = bytes(i for i in request.prompt_token_ids if i < 256).decode(errors="replace")
+        for index in range(request.params.n):
+            self._waiting.append(_Choice(request, index, min(wanted or room, room), prompt))
+
+    def abort(self, request_id: str) -> None:
+        for queue in (self._waiting, self._running):
+            for choice in [each for each in queue if each.request.request_id == request_id]:
+                queue.remove(choice)
+                self._stats.aborted += 1
+                self._end(choice, OutputDelta(request_id, choice.index), "abort")
+
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def step(self) -> EngineOutputs:
+        while self._waiting and len(self._running) < self._options.max_num_seqs:
+            choice = self._waiting.pop(0)
+            choice.scheduled = time.time()
+            self._running.append(choice)
+        if self._running:
+            time.sleep(self._options.step_seconds)
+            self._stats.num_steps += 1
+        for choice in list(self._running):
+            self._advance(choice)
+        outputs, self._outputs = self._outputs, EngineOutputs()
+        outputs.stats = self.stats()
+        return outputs
+
+    def stats(self) -> EngineStats:
+        stats = self._stats
+        stats.num_running, stats.num_waiting = len(self._running), len(self._waiting)
+        stats.num_active_blocks = len(self._running)
+        stats.num_free_blocks = stats.num_blocks - stats.num_active_blocks
+        return stats
+
+    def reset_prefix_cache(self) -> None:
+        self._stats.num_cached_blocks = 0
+
+    def _advance(self, choice: _Choice) -> None:
+        if CRASH in choice.prompt:
+            raise RuntimeError("the step was told to crash")
+        delta = OutputDelta(choice.request.request_id, choice.index, num_cached_tokens=3)
+        if FAULT in choice.prompt:
+            delta.error = "the request was told to fail"
+            self._end(choice, delta, "error")
+            return
+        params = choice.request.params
+        self._prompt_logprobs(choice, delta)
+        ends = ENDS in choice.prompt and len(choice.tokens) == 5
+        token = EOS if ends else script_tokens(choice.index, len(choice.tokens) + 1)[-1]
+        self._count_token(choice, token)
+        delta.token_ids = [token]
+        if params.logprobs is not None:
+            delta.logprobs = [fake_logprobs(token, len(choice.tokens), params.logprobs)]
+        if not ends:
+            choice.text += choice.decoder.decode(bytes([token]))
+        stop = next((each for each in params.stops if each in choice.text), None)
+        if stop is not None:
+            choice.text = choice.text[: choice.text.index(stop)]
+            delta.stop_reason = stop
+        reason = "stop" if ends or stop else "length" if len(choice.tokens) == choice.max_tokens else None
+        if reason is not None and stop is None:
+            choice.text += choice.decoder.decode(b"", True)
+        if not params.stops or reason is not None:
+            delta.text, choice.sent = choice.text[choice.sent :], len(choice.text)
+        if reason is None:
+            self._outputs.deltas.append(delta)
+        else:
+            self._end(choice, delta, reason)
+
+    def _prompt_logprobs(self, choice: _Choice, delta: OutputDelta) -> None:
+        k = choice.request.params.prompt_logprobs
+        if k is not None and not choice.tokens:
+            ids = choice.request.prompt_token_ids
+            delta.prompt_logprobs = [None, *(fake_logprobs(token, i, k) for i, token in enumerate(ids[1:]))]
+
+    def _count_token(self, choice: _Choice, token: int) -> None:
+        now = time.time()
+        if choice.first_token is None:
+            choice.first_token = now
+            self._outputs.first_token_seconds.append(now - choice.request.arrival_time)
+        else:
+            self._outputs.token_intervals.append(self._options.step_seconds)
+        choice.tokens.append(token)
+        self._outputs.iteration_tokens += 1
+        self._stats.generation_tokens += 1
+
+    def _end(self, choice: _Choice, delta: OutputDelta, reason: str) -> None:
+        delta.finish_reason = reason
+        self._outputs.deltas.append(delta)
+        if choice in self._running:
+            self._running.remove(choice)
+        self._outputs.finished.append(
+            RequestTimes(
+                choice.request.arrival_time,
+                choice.scheduled,
+                choice.first_token,
+                time.time(),
+                len(choice.request.prompt_token_ids),
+                len(choice.tokens),
+                reason,
+            )
+        )
+
+
+def fake_logprobs(token: int, position: int, k: int) -> TokenLogprobs:
+    """The best tokens are A, B, C ... at -0.5, -1.5 ..., the second impossible at odd positions; ``token`` is at -0.25
+    where it is the best one, or at -7 and in no list.
+    """
+    top = [(65 + i, -math.inf if i == 1 and position % 2 else -0.5 - i) for i in range(k)]
+    top.sort(key=lambda pair: -pair[1])
+    if position % 3:
+        return TokenLogprobs(token, -0.25, 1, tuple([(token, -0.25), *top][:k]))
+    return TokenLogprobs(token, -7.0, 40, tuple(top))

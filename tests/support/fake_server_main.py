@@ -1,0 +1,32 @@
+"""``python -m tests.support.fake_server_main OPTIONS_AS_JSON``: the process that ``fake_server.running_server`` starts.
+
+The engine process imports this module again, so what only the server needs is imported in ``main``.
+"""
+
+import functools
+import json
+import logging
+import sys
+
+from octavo.core.errors import OctavoError
+from tests.support.byte_tokenizer import ByteTokenizer
+from tests.support.fake_engine import MODEL, FakeEngineOptions, fake_engine
+
+
+def main() -> None:
+    from octavo.engine.process import LOG_FORMAT
+    from octavo.server.run import Model, run_server
+    from octavo.server.settings import ServerSettings
+
+    options = json.loads(sys.argv[1])
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    factory = functools.partial(fake_engine, FakeEngineOptions(**options["engine"]))
+    settings = ServerSettings(served_model_name=MODEL, **options["settings"])
+    try:
+        run_server(settings, lambda: Model(factory, ByteTokenizer))
+    except OctavoError as error:
+        sys.exit(f"Error: {error}")
+
+
+if __name__ == "__main__":
+    main()
