@@ -11,7 +11,8 @@ import torch
 from octavo.core.errors import ConfigurationError
 from octavo.core.kv_manager import CacheConfig, KVCacheManager
 from octavo.core.sampling_params import SEED_LIMIT
-from octavo.core.scheduler import Scheduler, SchedulerConfig
+from octavo.core.scheduler import Scheduler
+from octavo.core.scheduler_types import SchedulerConfig
 from octavo.engine.engine import Engine, EngineParts
 from octavo.engine_args import EngineArgs
 from octavo.kernels import select_ops
@@ -56,7 +57,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
     config = loaded.model.config
     groups = layer_groups(config)
     cache = _cache_config(args, config, groups, _fingerprint(args, loaded, ops))
-    scheduler = Scheduler(_scheduler_config(args, config, cache), KVCacheManager(cache))
+    scheduler = Scheduler(_scheduler_config(args, config), KVCacheManager(cache))
     runner = ModelRunner(
         model=loaded.model,
         ops=ops,
@@ -72,7 +73,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
             runner=runner,
             pieces=tokenizer,
             eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
-            vocab_size=min(config.vocab_size, tokenizer.vocab_size),
+            vocab_size=config.vocab_size,
             clock=time.time,
             draw_seed=_seed_source(args.seed),
         )
@@ -133,12 +134,13 @@ def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[La
     return min(budget // block_bytes, longest * args.max_num_seqs)
 
 
-def _scheduler_config(args: EngineArgs, config: ModelConfig, cache: CacheConfig) -> SchedulerConfig:
+def _scheduler_config(args: EngineArgs, config: ModelConfig) -> SchedulerConfig:
+    """The scheduler knows the pool's size itself, and names it where that is the smaller limit."""
     wanted = args.max_num_batched_tokens or max(DEFAULT_BATCHED_TOKENS, args.max_num_seqs)
     return SchedulerConfig(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=wanted,
-        max_model_len=min(config.max_position, cache.num_token_slots),
+        max_model_len=config.max_position,
     )
 
 

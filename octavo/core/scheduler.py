@@ -6,71 +6,21 @@ chunks, prefix hits and coming back after preemption are all the computed count 
 up advance together as the decode batch; that is bookkeeping for many at once, not another phase.
 """
 
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from octavo.core import policy
-from octavo.core.decode_batch import DecodeBatch, Roster, append_tokens
-from octavo.core.errors import ConfigurationError, InvalidRequestError
+from octavo.core.decode_batch import Roster, append_tokens
+from octavo.core.errors import InvalidRequestError
 from octavo.core.kv_manager import KVCacheManager, PrefixHit
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.queue import RequestQueue
 from octavo.core.request import NEVER, Request, Status
+from octavo.core.running import RunningSet
+from octavo.core.scheduler_types import SchedulerConfig, SchedulerCounters, StepOutcome, StopCheck
 from octavo.core.step import BlockCopy, StepPlan, StepResult, TableWrite
-
-StopCheck = Callable[[Request, int], str | None]
-"""Called with each landed token of a request that its stop ids do not end; returns the stop string that it
-completed, if one did."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Budgets. ``max_num_batched_tokens``: tokens computed in one step; at least ``max_num_seqs``, so that every
-    running sequence can have its token. ``max_model_len``: prompt plus output of one sequence.
-
-    Raises:
-        ConfigurationError: numbers that cannot work together.
-    """
-
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    max_model_len: int = 4096
-    max_steps_in_flight: int = 1
-    max_prefix_wait_steps: int = 64
-
-    def __post_init__(self) -> None:
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise ConfigurationError(
-                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
-                f"({self.max_num_seqs}), so that every running sequence gets its token in each step"
-            )
-
-
-@dataclass(slots=True)
-class SchedulerCounters:
-    """Counts since start. ``prefix_queries`` and ``prefix_hits`` are prompt tokens, each request counted once."""
-
-    num_steps: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    num_preemptions: int = 0
-    num_preempted_tokens: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; and
-    those that ended with it. Requests that had ended while the step was in flight are in ``landed`` alone."""
-
-    landed: list[Request]
-    sampled: list[Request]
-    token_ids: list[int]
-    finished: list[Request]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +46,7 @@ class Scheduler:
         self.config = config
         self.kv = kv
         self.counters = SchedulerCounters()
-        self.running: list[Request] = []
-        """Oldest first. Each is a member of ``batch`` or listed in ``behind``."""
-        self.batch = DecodeBatch(kv.config.block_size)
-        self.behind: list[Request] = []
-        """Those with more than one token to compute, or none for now; oldest first."""
+        self.running = RunningSet(kv.config.block_size)
         self.waiting = RequestQueue(policy.fcfs)
         """New requests and preempted ones."""
         self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps)
@@ -183,20 +129,20 @@ class Scheduler:
 
     def _plan_batch(self, draft: PlanDraft) -> None:
         """One token for each member of the decode batch; only those whose time has come are looked at."""
-        for request in self.batch.due_for_plan():
+        for request in self.running.batch.due_for_plan():
             if request.batch is None:  # preempted for an older one just now
                 continue
             num_tokens = request.num_computed_tokens + 1
             if num_tokens < request.max_total_tokens and self._make_room(request, num_tokens, draft):
-                self.batch.has_room(request)
+                self.running.batch.has_room(request)
             else:
-                self._fall_behind(request)
-        draft.add_batch(self.batch.roster, self.batch.num_planned)
-        self.batch.num_planned += 1
+                self.running.fall_behind(request)
+        draft.add_batch(self.running.batch.roster, self.running.batch.num_planned)
+        self.running.batch.num_planned += 1
 
     def _plan_behind(self, draft: PlanDraft) -> None:
         """The budget that is left for the others: first those that lack one token, then the oldest."""
-        behind = [self._suspects[0]] if self._suspects else self.behind.copy()
+        behind = [self._suspects[0]] if self._suspects else self.running.behind.copy()
         for request in sorted(behind, key=lambda request: request.num_planned_tokens - request.num_computed_tokens > 1):
             if request.status is not Status.RUNNING or request.num_planned_tokens == request.max_total_tokens:
                 continue
@@ -209,12 +155,7 @@ class Scheduler:
         """Plan a chunk; a request that has caught up with it goes on in the decode batch."""
         samples = draft.add_chunk(request, count)
         if samples and request.num_planned_tokens < request.max_total_tokens and not self._suspects:
-            del self.behind[bisect_left(self.behind, request.order, key=_age)]
-            self.batch.join(request)
-
-    def _fall_behind(self, request: Request) -> None:
-        self.batch.leave(request)
-        insort(self.behind, request, key=_age)
+            self.running.catch_up(request)
 
     def _admit(self, draft: PlanDraft) -> None:
         """Requests that wait, in order, while tokens, rows and blocks last. A request is admitted only where all it
@@ -269,8 +210,7 @@ class Scheduler:
             self.counters.prefix_hits += hit.num_tokens
             if self.kv.config.enable_prefix_caching and request.params.prompt_logprobs is None:
                 self.counters.prefix_queries += request.num_prompt_tokens
-        insort(self.running, request, key=_age)
-        insort(self.behind, request, key=_age)
+        self.running.add(request)
         draft.new_requests.append(request)
         self._plan_chunk(request, count, draft)
         draft.num_owed_blocks += self._num_owed_blocks(request)
@@ -289,8 +229,7 @@ class Scheduler:
         if num_tokens <= request.tables.capacity:
             return True
         while (extension := self.kv.extend(request.tables, num_tokens, draft.step_id)) is None:
-            younger = self.running[bisect_left(self.running, request.order + 1, key=_age) :]
-            victim = policy.least_work_lost(other for other in younger if other.num_in_flight == 0)
+            victim = policy.least_work_lost(self.running.idle_younger_than(request))
             if victim is None:
                 return False
             self._preempt(victim)
@@ -318,7 +257,7 @@ class Scheduler:
         draft.table_writes[:0] = self._table_writes
         plan = draft.freeze(tuple(self._released_rows))
         self._copies, self._table_writes, self._released_rows = [], [], []
-        batch = self.batch
+        batch = self.running.batch
         self._flights.append(_Flight(plan, draft.requests, draft.roster, batch.num_planned, batch.num_departures))
         self._next_step_id += 1
         self.counters.num_steps += 1
@@ -333,8 +272,8 @@ class Scheduler:
         assert flight.plan.step_id == result.step_id, "steps land in the order they were issued"
         outcome = StepOutcome(flight.requests, [], [], [])
         batch_size = len(flight.roster.requests)
-        due = self.batch.land(flight.batch_step)
-        if self.batch.num_departures == flight.num_departures:
+        due = self.running.batch.land(flight.batch_step)
+        if self.running.batch.num_departures == flight.num_departures:
             self._land_batch(flight.roster, due, result.token_ids[:batch_size], outcome, check_stop)
         else:
             self._land_rows(flight, 0, batch_size, iter(result.token_ids), outcome, check_stop)
@@ -355,7 +294,7 @@ class Scheduler:
             self._publish(request)
         outcome.sampled.extend(roster.requests)
         outcome.token_ids.extend(token_ids)
-        if check_stop is None and self.batch.stop_token_ids.isdisjoint(token_ids):
+        if check_stop is None and self.running.batch.stop_token_ids.isdisjoint(token_ids):
             ending = [(request, request.token_ids[-1]) for request in due]
         else:
             ending = list(zip(roster.requests, token_ids, strict=True))
@@ -430,8 +369,7 @@ class Scheduler:
         requests = list(dict.fromkeys(request for flight in self._flights for request in flight.requests))
         self._copies = [copy for flight in self._flights for copy in flight.plan.copies]
         self._flights.clear()
-        for request in self.batch.roster.requests:
-            self._fall_behind(request)
+        self.running.dissolve_batch()
         for request in requests:
             ended = request.is_finished and request.num_in_flight > 0
             request.roll_back()
@@ -441,7 +379,7 @@ class Scheduler:
         self._table_writes.clear()
         self._released_rows.clear()
         self._unknown_rows = set(self.running)
-        self._suspects = deque(sorted({*self._suspects, *live}, key=_age))
+        self._suspects = deque(sorted({*self._suspects, *live}, key=lambda request: request.order))
         if len(requests) > 1 or not live:
             return []
         self._end(live[0], Status.FAILED)
@@ -472,11 +410,7 @@ class Scheduler:
             self._suspects.remove(request)
 
     def _leave_running(self, request: Request) -> None:
-        del self.running[bisect_left(self.running, request.order, key=_age)]
-        if request.batch is None:
-            del self.behind[bisect_left(self.behind, request.order, key=_age)]
-        else:
-            self.batch.leave(request)
+        self.running.remove(request)
         if request in self._unknown_rows:
             self._unknown_rows.remove(request)
         else:
@@ -503,7 +437,3 @@ class Scheduler:
                 self._requeue(self.prefix_waits.abandon(request, first_block))
                 request.next_publish = NEVER
         self.kv.pool.forget_all()
-
-
-def _age(request: Request) -> int:
-    return request.order

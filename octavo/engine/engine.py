@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.request import Request, Status
-from octavo.core.scheduler import Scheduler, StepOutcome
+from octavo.core.scheduler import Scheduler
+from octavo.core.scheduler_types import StepOutcome
 from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
 from octavo.engine.choice import Choice
 from octavo.engine.detokenizer import TokenPieces

@@ -117,9 +117,7 @@ class KVManagerMachine(RuleBasedStateMachine):
     def fork(self, sequence: Sequence) -> object:
         if sequence not in self.live:
             return multiple()
-        child = Sequence(
-            self.kv.fork(sequence.tables, len(sequence.naive.tokens)), self.naive.fork(sequence.naive)
-        )
+        child = Sequence(self.kv.fork(sequence.tables, len(sequence.naive.tokens)), self.naive.fork(sequence.naive))
         child.root = sequence.root  # type: ignore[attr-defined]
         child.num_published = sequence.num_published
         self.live.append(child)

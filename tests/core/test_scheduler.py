@@ -5,7 +5,7 @@ import pytest
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.request import Request, Status
-from octavo.core.scheduler import SchedulerConfig
+from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import expected_output
 from tests.support.scheduling import Harness

@@ -8,7 +8,8 @@ import pytest
 
 from octavo.core.kv_manager import CacheConfig, KVCacheManager
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.scheduler import Scheduler, SchedulerConfig
+from octavo.core.scheduler import Scheduler
+from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.step import StepPlan
 from octavo.engine.engine import Engine, EngineParts
 from octavo.engine.messages import EngineOutputs, EngineRequest, OutputDelta

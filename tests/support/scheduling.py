@@ -7,7 +7,8 @@ from octavo.core.invariants import check_plan, check_scheduler
 from octavo.core.kv_manager import CacheConfig, KVCacheManager
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.scheduler import Scheduler, SchedulerConfig
+from octavo.core.scheduler import Scheduler
+from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.step import PendingStep
 from tests.support.fake_runner import FakeRunner
 

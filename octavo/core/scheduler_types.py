@@ -1,0 +1,58 @@
+"""What goes into a scheduler and comes out of it, besides plans and results."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.core.errors import ConfigurationError
+from octavo.core.request import Request
+
+StopCheck = Callable[[Request, int], str | None]
+"""Called with each landed token of a request that its stop ids do not end; returns the stop string that it
+completed, if one did."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Budgets. ``max_num_batched_tokens``: tokens computed in one step; at least ``max_num_seqs``, so that every
+    running sequence can have its token. ``max_model_len``: prompt plus output of one sequence.
+
+    Raises:
+        ConfigurationError: numbers that cannot work together.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int = 4096
+    max_steps_in_flight: int = 1
+    max_prefix_wait_steps: int = 64
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigurationError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}), so that every running sequence gets its token in each step"
+            )
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Counts since start. ``prefix_queries`` and ``prefix_hits`` are prompt tokens, each request counted once."""
+
+    num_steps: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_preemptions: int = 0
+    num_preempted_tokens: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; and
+    those that ended with it. Requests that had ended while the step was in flight are in ``landed`` alone."""
+
+    landed: list[Request]
+    sampled: list[Request]
+    token_ids: list[int]
+    finished: list[Request]

@@ -1,0 +1,225 @@
+"""The engine process: the step loop behind two ZeroMQ sockets.
+
+Commands come in on one socket, outputs go out on another. The loop never waits for a socket while there is work: if
+the server is slow to read, outputs are merged per choice (``Outbox``) and sent when there is room. The process ends
+with its parent, and its end is what tells the parent that something went wrong.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import zmq
+
+from octavo.core.errors import OctavoError
+from octavo.engine.coalesce import Outbox
+from octavo.engine.codec import (
+    Abort,
+    Add,
+    Heartbeat,
+    News,
+    Ready,
+    ResetPrefixCache,
+    Shutdown,
+    StartFailed,
+    decode_command,
+    encode,
+    read_request,
+)
+from octavo.engine.interface import EngineLoop
+from octavo.engine.stats_log import StatsLog
+
+logger = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(levelname)s %(asctime)s [%(processName)s] %(message)s"
+HEARTBEAT_SECONDS = 1.0
+SEND_QUEUE = 64
+"""Messages that may wait in the socket; beyond it the loop merges."""
+
+EXIT_FAILED = 1
+EXIT_ORPHANED = 3
+
+EngineFactory = Callable[[], EngineLoop]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcessArgs:
+    """What the child needs besides the factory: endpoints, who started it, how it logs."""
+
+    command_endpoint: str
+    output_endpoint: str
+    parent_pid: int
+    log_level: int = logging.INFO
+    log_stats: bool = True
+
+
+def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoReturn:
+    """Body of the child: build the engine, report ``Ready`` or ``StartFailed``, run the loop until told to stop.
+
+    Does not return: the process ends here, after a fault with a code that is not 0.
+    """
+    _tie_to_parent(args.parent_pid)
+    logging.basicConfig(level=args.log_level, format=LOG_FORMAT)
+    context = zmq.Context()
+    commands = context.socket(zmq.PULL)
+    outputs = context.socket(zmq.PUSH)
+    heartbeat = _Heartbeat(context, args)
+    try:
+        commands.connect(args.command_endpoint)
+        outputs.setsockopt(zmq.SNDHWM, SEND_QUEUE)
+        # A closing socket gives what it holds this long to leave; the parent is reading.
+        outputs.setsockopt(zmq.LINGER, 1000)
+        outputs.connect(args.output_endpoint)
+        engine = _build(factory, outputs)
+        outputs.send(encode(Ready(engine.limits)))
+        EngineProcessLoop(engine, commands, outputs, args.log_stats).run()
+    except SystemExit:
+        raise
+    except BaseException:
+        logger.exception("The engine loop failed; the engine process ends.")
+        sys.exit(EXIT_FAILED)
+    finally:
+        heartbeat.stop()
+        commands.close(linger=0)
+        outputs.close()
+        context.term()
+    # Taking gigabytes of weights and KV memory apart object by object would only make the shutdown slower.
+    logging.shutdown()
+    os._exit(0)
+
+
+def _build(factory: EngineFactory, outputs: "zmq.Socket[bytes]") -> EngineLoop:
+    try:
+        return factory()
+    except OctavoError as error:
+        outputs.send(encode(StartFailed(str(error))))
+    except (MemoryError, OSError) as error:
+        outputs.send(encode(StartFailed(f"The engine could not start: {str(error) or type(error).__name__}.")))
+    except Exception as error:
+        logger.exception("The engine could not start.")
+        outputs.send(encode(StartFailed(f"The engine could not start: {type(error).__name__}: {error}")))
+    sys.exit(EXIT_FAILED)
+
+
+def _tie_to_parent(parent_pid: int) -> None:
+    """End when the parent ends; leave signals of the terminal and of supervisors to the parent, which drains first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it ended before prctl took hold
+        os._exit(EXIT_ORPHANED)
+
+
+class _Heartbeat:
+    """A thread that shows the process is running even through a long step, and that notices a lost parent.
+
+    Its socket is connected at once, before ``Ready``: after that the parent removes the socket files.
+    """
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", args: EngineProcessArgs) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, 2)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(args.output_endpoint)
+        self._parent_pid = args.parent_pid
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        beat = encode(Heartbeat())
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            if os.getppid() != self._parent_pid:
+                os._exit(EXIT_ORPHANED)
+            with contextlib.suppress(zmq.Again):  # the parent is not reading; what counts is that it could
+                self._socket.send(beat, zmq.DONTWAIT)
+        self._socket.close()
+
+
+class EngineProcessLoop:
+    """Drain commands, step, send; wait only when there is nothing to do."""
+
+    def __init__(
+        self,
+        engine: EngineLoop,
+        commands: "zmq.Socket[bytes]",
+        outputs: "zmq.Socket[bytes]",
+        log_stats: bool,
+    ) -> None:
+        self._engine = engine
+        self._commands = commands
+        self._outputs = outputs
+        self._outbox = Outbox()
+        self._stats_log = StatsLog(time.monotonic) if log_stats else None
+        self._stopping = False
+
+    def run(self) -> None:
+        while not self._stopping:
+            if not self._engine.has_work():
+                self._wait()
+            received = self._drain_commands()
+            if received or self._engine.has_work():
+                self._step()
+            self._flush()
+
+    def _wait(self) -> None:
+        """Sleep until a command comes, or there is room for what is still to be sent."""
+        poller = zmq.Poller()
+        poller.register(self._commands, zmq.POLLIN)
+        if self._outbox:
+            poller.register(self._outputs, zmq.POLLOUT)
+        poller.poll()
+
+    def _drain_commands(self) -> bool:
+        received = False
+        while True:
+            try:
+                data = self._commands.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                return received
+            received = True
+            self._obey(data)
+
+    def _obey(self, data: bytes) -> None:
+        command = decode_command(data)
+        if isinstance(command, Add):
+            self._engine.add_request(read_request(command))
+        elif isinstance(command, Abort):
+            self._engine.abort(command.request_id)
+        elif isinstance(command, ResetPrefixCache):
+            self._engine.reset_prefix_cache()
+        elif isinstance(command, Shutdown):
+            self._stopping = True
+
+    def _step(self) -> None:
+        outputs = self._engine.step()
+        # Every turn reports, the last one too: what is shown while idle is the state after the last request.
+        if outputs.stats is None:
+            outputs.stats = self._engine.stats()
+        self._outbox.put(outputs)
+        if self._stats_log is not None and self._stats_log.due():
+            self._stats_log.write(outputs.stats)
+
+    def _flush(self) -> None:
+        if not self._outbox:
+            return
+        outputs, iterations = self._outbox.peek()
+        try:
+            self._outputs.send(encode(News(outputs, iterations)), zmq.DONTWAIT)
+        except zmq.Again:
+            return
+        self._outbox.clear()

@@ -1,0 +1,165 @@
+"""The engine's figures as Prometheus series, under the names that vLLM dashboards use and, for the rest, ``octavo:``.
+
+Gauges and counters are read from the engine's latest snapshot when scraped, so they are consistent with each other and
+right when nothing runs; histograms are fed as requests and steps end. Labels have few values: the served model, how a
+request ended, what a block is used for, why one was refused.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from octavo.engine.messages import EngineOutputs, EngineStats, RequestTimes
+
+TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+ITL_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+LATENCY_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+LENGTH_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+ITERATION_BUCKETS = tuple(float(2**power) for power in range(15))
+
+FINISHED_REASONS = ("stop", "length", "abort", "error")
+
+
+class EngineMetrics:
+    """All series of one engine, in a registry of their own.
+
+    ``model_name`` is the label of every series, as dashboards expect.
+    """
+
+    def __init__(self, model_name: str) -> None:
+        self._registry = CollectorRegistry()
+        self._stats = EngineStats()
+        self._finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
+        self._refused: Counter[str] = Counter()
+        self._registry.register(_SnapshotCollector(self, model_name))
+        histogram = _HistogramMaker(self._registry, model_name)
+        self._first_token = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS)
+        self._intervals = histogram("vllm:inter_token_latency_seconds", "Between tokens of a choice.", ITL_BUCKETS)
+        self._latency = histogram("vllm:e2e_request_latency_seconds", "Arrival to end.", LATENCY_BUCKETS)
+        self._queue = histogram("vllm:request_queue_time_seconds", "Arrival to first step.", LATENCY_BUCKETS)
+        self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens a request.", LENGTH_BUCKETS)
+        self._generation = histogram("vllm:request_generation_tokens", "Tokens generated.", LENGTH_BUCKETS)
+        self._iteration = histogram("vllm:iteration_tokens_total", "Tokens computed a step.", ITERATION_BUCKETS)
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    @property
+    def finished(self) -> Counter[str]:
+        """Ended choices by finish_reason."""
+        return self._finished
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """Refused requests by reason: at the engine's door and, counted by ``count_refused``, before it."""
+        return self._refused + Counter(self._stats.rejected)
+
+    def count_refused(self, reason: str) -> None:
+        """A request that did not reach the engine. ``reason`` is one of a few fixed words, never a client's text."""
+        self._refused[reason] += 1
+
+    def observe(self, outputs: EngineOutputs, iterations: Iterable[int]) -> None:
+        """Take in what the engine reports; ``iterations``: tokens computed in each step that the outputs cover."""
+        if outputs.stats is not None:
+            self._stats = outputs.stats
+        for seconds in outputs.first_token_seconds:
+            self._first_token.observe(seconds)
+        for seconds in outputs.token_intervals:
+            self._intervals.observe(seconds)
+        for num_tokens in iterations:
+            self._iteration.observe(num_tokens)
+        for times in outputs.finished:
+            self._observe_finished(times)
+
+    def _observe_finished(self, times: RequestTimes) -> None:
+        self._finished[times.finish_reason] += 1
+        self._latency.observe(times.finished - times.arrival)
+        if times.scheduled is not None:
+            self._queue.observe(times.scheduled - times.arrival)
+        self._prompt.observe(times.num_prompt_tokens)
+        self._generation.observe(times.num_generation_tokens)
+
+    def render(self) -> bytes:
+        """The page that Prometheus scrapes, text format 0.0.4."""
+        return generate_latest(self._registry)
+
+
+class _HistogramMaker:
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._registry = registry
+        self._model_name = model_name
+
+    def __call__(self, name: str, documentation: str, buckets: Sequence[float]) -> Histogram:
+        histogram = Histogram(name, documentation, ["model_name"], registry=self._registry, buckets=buckets)
+        return histogram.labels(self._model_name)
+
+
+class _SnapshotCollector(Collector):
+    """Gauges and counters made at each scrape from one snapshot."""
+
+    def __init__(self, metrics: EngineMetrics, model_name: str) -> None:
+        self._metrics = metrics
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._metrics.stats
+        # Cached blocks that nobody refers to count as free (spec D23).
+        usage = stats.num_active_blocks / stats.num_blocks if stats.num_blocks else 0.0
+        yield self._gauge("vllm:num_requests_running", "Choices in the running batch.", stats.num_running)
+        yield self._gauge("vllm:num_requests_waiting", "Choices waiting to run.", stats.num_waiting)
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage)
+        yield self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up.", stats.prefix_queries)
+        yield self._counter("vllm:prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits)
+        yield self._counter("vllm:num_preemptions", "Preemptions.", stats.num_preemptions)
+        yield self._counter("vllm:prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens)
+        yield self._counter("vllm:generation_tokens", "Tokens generated.", stats.generation_tokens)
+        yield self._labelled("vllm:request_success", "Ended choices.", "finished_reason", self._metrics.finished)
+        yield from self._own(stats)
+
+    def _own(self, stats: EngineStats) -> Iterator[Metric]:
+        blocks = GaugeMetricFamily("octavo:kv_blocks", "KV blocks by state.", labels=["model_name", "state"])
+        by_state = {
+            "free": stats.num_free_blocks,
+            "cached": stats.num_cached_blocks,
+            "active": stats.num_active_blocks,
+            "shared": stats.num_shared_blocks,
+        }
+        for state, count in by_state.items():
+            blocks.add_metric([self._model_name, state], count)
+        yield blocks
+        allocatable = stats.num_free_blocks + stats.num_cached_blocks
+        yield self._gauge("octavo:kv_blocks_total", "KV blocks in the pool.", stats.num_blocks)
+        yield self._gauge("octavo:kv_blocks_allocatable", "KV blocks that a request could get now.", allocatable)
+        yield self._counter("octavo:copy_on_write_copies", "Blocks copied for writing.", stats.copy_on_write_copies)
+        yield self._counter("octavo:preempted_tokens", "Computed tokens lost.", stats.num_preempted_tokens)
+        yield self._counter("octavo:steps", "Steps of the engine.", stats.num_steps)
+        yield self._labelled("octavo:requests_rejected", "Refused requests.", "reason", self._metrics.rejected)
+
+    def _gauge(self, name: str, documentation: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, documentation, labels=["model_name"])
+        family.add_metric([self._model_name], value)
+        return family
+
+    def _counter(self, name: str, documentation: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, documentation, labels=["model_name"])
+        family.add_metric([self._model_name], value)
+        return family
+
+    def _labelled(self, name: str, documentation: str, label: str, values: Counter[str]) -> Metric:
+        family = CounterMetricFamily(name, documentation, labels=["model_name", label])
+        for key, value in sorted(values.items()):
+            family.add_metric([self._model_name, key], value)
+        return family

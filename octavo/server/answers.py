@@ -1,0 +1,94 @@
+"""Sending answers while watching the client: work stops as soon as nobody waits for it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.server.errors import ClientGoneError, as_api_error, error_body
+
+T = TypeVar("T")
+
+Event = dict[str, Any]
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which is cancelled when the client closes the connection, queued or running.
+
+    The request's body must have been read.
+
+    Raises:
+        ClientGoneError: it did.
+    """
+    task = asyncio.create_task(work)
+    watcher = asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        for each in (task, watcher):
+            each.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def event_stream(request: Request, events: AsyncGenerator[Event, None]) -> Response:
+    """Server-sent events. What fails before the first event is an ordinary error answer with its status."""
+    try:
+        first = await unless_gone(request.receive, _next(events))
+    except BaseException:
+        await events.aclose()
+        raise
+    return EventStreamResponse(first, events)
+
+
+async def _next(events: AsyncGenerator[Event, None]) -> Event:
+    return await anext(events)
+
+
+class EventStreamResponse(Response):
+    """Sends each event as it comes, then ``[DONE]``; a failure is sent as an error event and no ``[DONE]``."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: Event, events: AsyncGenerator[Event, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._first = first
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            with suppress(ClientGoneError, OSError):  # OSError: the client left while being written to
+                await unless_gone(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await _send_event(send, msgspec.json.encode(self._first))
+        try:
+            async for event in self._events:
+                await _send_event(send, msgspec.json.encode(event))
+            await _send_event(send, b"[DONE]")
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it was, the client is told)
+            await _send_event(send, msgspec.json.encode(error_body(as_api_error(error))))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_event(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})

@@ -1,0 +1,122 @@
+"""Every error leaves as an OpenAI error body: ``{"error": {"message", "type", "param", "code"}}`` (spec D13)."""
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from octavo.core.errors import EngineDeadError, InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """An answer that is not a result. ``retry_after``: seconds after which another try makes sense."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+
+class RefusedByEngineError(InvalidRequestError):
+    """The engine refused the request at its door, and has counted it."""
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; nobody reads an answer."""
+
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+
+def model_not_found(name: str) -> ApiError:
+    message = f"The model {name[:200]!r} is not served here; GET /v1/models lists what is."
+    return ApiError(404, message, code="model_not_found", param="model")
+
+
+def unavailable(message: str, retry_after: int = 5) -> ApiError:
+    return ApiError(503, message, code="service_unavailable", retry_after=retry_after)
+
+
+def engine_fault(message: str | None) -> ApiError:
+    """A request that ended with an error inside the engine, through no fault of the client."""
+    return ApiError(500, message or "The engine failed on this request.", code="engine_error")
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a client is told about any exception; only messages meant for users are passed on."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, InvalidRequestError):
+        return ApiError(400, error.message, code="invalid_request", param=error.param)
+    if isinstance(error, EngineDeadError):
+        return unavailable(str(error))
+    logger.error("Unexpected error while serving a request.", exc_info=error)
+    return ApiError(500, "Internal error; the server's log has the details.", code="internal_error")
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def error_response(error: ApiError) -> Response:
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        headers["Connection"] = "close"  # the rest of the body is not read
+    content = msgspec.json.encode(error_body(error))
+    return Response(content, error.status, headers, media_type="application/json")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    async def on_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, InvalidRequestError) and not isinstance(error, RefusedByEngineError):
+            request.app.state.server.metrics.count_refused("invalid")
+        return error_response(as_api_error(error))
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        phrase = HTTPStatus(error.status_code).phrase
+        api_error = ApiError(
+            error.status_code,
+            f"{request.method} {request.url.path[:200]}: {phrase}",
+            code=phrase.lower().replace(" ", "_"),
+        )
+        response = error_response(api_error)
+        response.headers.update(error.headers or {})
+        return response
+
+    async def on_validation(_request: Request, error: Exception) -> Response:
+        return error_response(ApiError(400, f"Invalid request: {error}"[:500], code="invalid_request"))
+
+    async def on_gone(_request: Request, _error: Exception) -> Response:
+        return Response(status_code=499)  # nginx's "client closed request"; never read by anyone
+
+    for kind in (ApiError, InvalidRequestError, EngineDeadError):
+        app.add_exception_handler(kind, on_error)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(ClientGoneError, on_gone)
+    app.add_exception_handler(Exception, on_error)

@@ -1,0 +1,167 @@
+"""Running the prompts of one HTTP request: one engine request a prompt, their deltas as one stream."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import TokenLogprobs
+from octavo.engine.messages import EngineRequest, OutputDelta
+from octavo.server.errors import engine_fault, unavailable
+from octavo.server.prompts import Prompt
+from octavo.server.state import Phase, ServerState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Generation:
+    """What is to be generated, and the counts of it so far. Choice ``index`` of prompt ``i`` is ``i * n + index``."""
+
+    prompts: Sequence[Prompt]
+    params: SamplingParams
+    clamp_max_tokens: bool
+    priority: int = 0
+    cache_salt: str | None = None
+    num_completion_tokens: int = 0
+    cached_tokens: dict[int, int] = field(default_factory=dict)
+
+    def count(self, prompt_index: int, delta: OutputDelta) -> None:
+        self.num_completion_tokens += len(delta.token_ids)
+        if delta.index == 0:  # the prompt's own number: further choices find what the first one computed
+            cached = max(self.cached_tokens.get(prompt_index, 0), delta.num_cached_tokens)
+            self.cached_tokens[prompt_index] = cached
+
+    def usage(self) -> dict[str, Any]:
+        """Each prompt once, every choice's tokens (spec D10, D29)."""
+        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
+        return {
+            "prompt_tokens": num_prompt_tokens,
+            "completion_tokens": self.num_completion_tokens,
+            "total_tokens": num_prompt_tokens + self.num_completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())},
+        }
+
+
+async def run(state: ServerState, generation: Generation) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+    """(choice index, delta) until every choice of every prompt has ended. Closing the iterator aborts them all.
+
+    Raises:
+        ApiError: the engine failed on one of them, or the server is shutting down.
+        InvalidRequestError, EngineDeadError: see AsyncEngine.generate.
+    """
+    state.require_ready()
+    state.require_room(len(generation.prompts), sum(len(prompt.token_ids) for prompt in generation.prompts))
+    streams = [_run_one(state, generation, index) for index in range(len(generation.prompts))]
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as deltas:
+            async for item in deltas:
+                yield item
+        return
+    async with aclosing(_merge(streams)) as merged:
+        async for item in merged:
+            yield item
+
+
+async def _run_one(
+    state: ServerState, generation: Generation, prompt_index: int
+) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+    request = EngineRequest(
+        request_id=uuid.uuid4().hex,
+        prompt_token_ids=generation.prompts[prompt_index].token_ids,
+        params=generation.params,
+        arrival_time=time.time(),
+        clamp_max_tokens=generation.clamp_max_tokens,
+        priority=generation.priority,
+        cache_salt=generation.cache_salt,
+    )
+    if state.settings.enable_log_requests:
+        num_tokens = len(request.prompt_token_ids)
+        logger.info("Request %s: %d prompt tokens, n %d", request.request_id, num_tokens, generation.params.n)
+    first_choice = prompt_index * generation.params.n
+    async with aclosing(state.engine.generate(request)) as deltas:
+        async for delta in deltas:
+            if delta.finish_reason == "error":
+                raise engine_fault(delta.error)
+            if delta.finish_reason == "abort" and state.phase is not Phase.READY:
+                raise unavailable(state.phase.value)
+            generation.count(prompt_index, delta)
+            yield first_choice + delta.index, delta
+
+
+async def _merge(
+    streams: Sequence[AsyncGenerator[tuple[int, OutputDelta], None]],
+) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+    """Items of all streams as they come. Each pump holds one item, so news is still merged behind a slow reader."""
+    queue: asyncio.Queue[tuple[int, OutputDelta] | Exception | None] = asyncio.Queue(maxsize=1)
+
+    async def pump(stream: AsyncGenerator[tuple[int, OutputDelta], None]) -> None:
+        try:
+            async with aclosing(stream) as items:
+                async for item in items:
+                    await queue.put(item)
+            await queue.put(None)
+        except Exception as error:  # noqa: BLE001  (raised by the reader)
+            await queue.put(error)
+
+    pumps = [asyncio.create_task(pump(stream)) for stream in streams]
+    try:
+        num_open = len(pumps)
+        while num_open:
+            item = await queue.get()
+            if item is None:
+                num_open -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class Choice:
+    """A choice put together from its deltas."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def add(self, delta: OutputDelta) -> None:
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs or []
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+
+async def collect(state: ServerState, generation: Generation) -> list[Choice]:
+    """All choices, complete, in order. Raises what ``run`` raises."""
+    choices = [Choice() for _ in range(len(generation.prompts) * generation.params.n)]
+    async with aclosing(run(state, generation)) as items:
+        async for index, delta in items:
+            choices[index].add(delta)
+    # Prompt logprobs belong to the prompt; every choice of it shows them, whichever delta brought them.
+    n = generation.params.n
+    for first in range(0, len(choices), n):
+        group = choices[first : first + n]
+        known = next((choice.prompt_logprobs for choice in group if choice.prompt_logprobs is not None), None)
+        for choice in group:
+            choice.prompt_logprobs = known
+    return choices

@@ -1,0 +1,19 @@
+"""Upper limits of what one request may hold (spec D14). Every one can be set."""
+
+from dataclasses import dataclass, field
+
+from octavo.core.sampling_params import SamplingLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Sizes are bytes unless the name says otherwise."""
+
+    sampling: SamplingLimits = field(default_factory=SamplingLimits)
+    prompts: int = 256
+    messages: int = 4096
+    cache_salt_characters: int = 1024
+    body_bytes: int = 32 * 2**20
+    json_nesting: int = 64
+    json_values: int = 2**20
+    header_bytes: int = 64 * 2**10

@@ -1,0 +1,198 @@
+"""From what a client sends to token ids, off the event loop."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from octavo.core.errors import InvalidRequestError
+from octavo.server.sampling import check_ids
+from octavo.server.state import ServerState
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """``text`` is None where the client sent ids."""
+
+    token_ids: list[int]
+    text: str | None = None
+
+
+async def in_text_thread(state: ServerState, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(state.text_threads, work)
+
+
+async def encode_prompts(
+    state: ServerState, prompt: Any, *, add_special_tokens: bool = True, truncate: int | None = None
+) -> list[Prompt]:
+    """The ``prompt`` field (text, ids, or a list of either) as token ids; ids are taken as they are (spec D17).
+
+    Raises:
+        InvalidRequestError: not of these forms, empty, too many, too long, or an id outside the vocabulary.
+    """
+    items = _split(prompt, state.settings.limits.prompts)
+
+    def encode_all() -> list[Prompt]:
+        return [_encode(state, item, add_special_tokens, truncate) for item in items]
+
+    return await in_text_thread(state, encode_all)
+
+
+def _split(prompt: Any, limit: int) -> list[str | list[Any]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise InvalidRequestError("prompt must be a text, token ids, or a non-empty list of either.", "prompt")
+    if type(prompt[0]) is int:
+        return [prompt]
+    if len(prompt) > limit:
+        raise InvalidRequestError(f"prompt may hold at most {limit} prompts, got {len(prompt)}.", "prompt")
+    if len(set(map(type, prompt))) > 1:
+        raise InvalidRequestError("prompt must hold texts or lists of token ids, not both.", "prompt")
+    return prompt
+
+
+def _encode(state: ServerState, item: Any, add_special_tokens: bool, truncate: int | None) -> Prompt:
+    if isinstance(item, str):
+        if truncate is None:
+            _check_text_length(state, item)
+        prompt = Prompt(state.tokenizer.encode(item, add_special_tokens), item)
+    elif isinstance(item, list) and set(map(type, item)) <= {int}:
+        check_ids("prompt", item, state.engine.limits.vocab_size)
+        prompt = Prompt(item)
+    else:
+        raise InvalidRequestError("prompt must hold texts or whole token ids, nothing else.", "prompt")
+    if truncate is not None:
+        prompt = Prompt(prompt.token_ids[-truncate:])
+    check_length(state, prompt.token_ids, "prompt")
+    return prompt
+
+
+def _check_text_length(state: ServerState, text: str) -> None:
+    """Refuse a text that cannot fit, whatever its tokens, without spending minutes on tokenizing it."""
+    limit = state.engine.limits.max_model_len
+    num_bytes = len(text.encode(errors="replace"))
+    fewest = num_bytes // max(1, state.longest_token_bytes)
+    if fewest >= limit:
+        raise InvalidRequestError(
+            f"The prompt of {num_bytes} bytes has at least {fewest} tokens; with one token to generate the limit is "
+            f"{limit} (max_model_len).",
+            "prompt",
+        )
+
+
+def check_length(state: ServerState, token_ids: Sequence[int], param: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: no token to start from, or no room for one more.
+    """
+    limit = state.engine.limits.max_model_len
+    if not token_ids:
+        raise InvalidRequestError("The prompt is empty; at least one token is needed to start from.", param)
+    if len(token_ids) >= limit:
+        raise InvalidRequestError(
+            f"The prompt has {len(token_ids)} tokens; with one token to generate the limit is {limit} (max_model_len).",
+            param,
+        )
+
+
+async def encode_text(state: ServerState, text: str, add_special_tokens: bool) -> Prompt:
+    """One text, of any number of tokens up to what could ever fit.
+
+    Raises:
+        InvalidRequestError: far too long.
+    """
+    _check_text_length(state, text)
+    return Prompt(await in_text_thread(state, lambda: state.tokenizer.encode(text, add_special_tokens)), text)
+
+
+class TemplateFields(Protocol):
+    """What a request says about its chat template."""
+
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any] | None
+
+
+def template_options(fields: TemplateFields) -> dict[str, Any]:
+    """Keyword arguments of Tokenizer.apply_chat_template.
+
+    Raises:
+        InvalidRequestError: options that contradict each other, or a template in the request (spec D21).
+    """
+    if fields.chat_template is not None:
+        raise InvalidRequestError("chat_template in requests is off; the model's own is used.", "chat_template")
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt cannot both be true.", "continue_final_message"
+        )
+    continues = bool(fields.continue_final_message)
+    return {
+        "add_generation_prompt": not continues and fields.add_generation_prompt is not False,
+        "continue_final_message": continues,
+        "template_kwargs": fields.chat_template_kwargs,
+    }
+
+
+async def encode_messages(state: ServerState, messages: Sequence[Any], options: Mapping[str, Any]) -> Prompt:
+    """A conversation through the model's chat template; ``options``: see Tokenizer.apply_chat_template.
+
+    Raises:
+        InvalidRequestError: malformed messages, no template, or a template that refuses them.
+    """
+    limit = state.settings.limits.messages
+    if not messages:
+        raise InvalidRequestError("messages must hold at least one message.", "messages")
+    if len(messages) > limit:
+        raise InvalidRequestError(f"messages may hold at most {limit} messages, got {len(messages)}.", "messages")
+    for index, message in enumerate(messages):
+        _check_message(index, message)
+
+    def apply() -> Prompt:
+        num_bytes_fit = state.engine.limits.max_model_len * max(1, state.longest_token_bytes)
+        if sum(map(_content_size, messages)) > num_bytes_fit:
+            raise InvalidRequestError(
+                f"The messages hold more than the {num_bytes_fit} bytes that could fit into "
+                f"{state.engine.limits.max_model_len} tokens (max_model_len).",
+                "messages",
+            )
+        return Prompt(state.tokenizer.apply_chat_template(messages, **options))
+
+    return await in_text_thread(state, apply)
+
+
+def _check_message(index: int, message: Any) -> None:
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise InvalidRequestError(f"{where} must be an object with role and content.", "messages")
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidRequestError(f"{where}.role must be a non-empty string.", "messages")
+    content = message.get("content")
+    if content is None:
+        if role != "assistant" or not message.get("tool_calls"):
+            raise InvalidRequestError(f"{where}.content must be a text or a list of text parts.", "messages")
+    elif isinstance(content, list):
+        for part in content:
+            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+                kind = part.get("type") if isinstance(part, dict) else None
+                raise InvalidRequestError(
+                    f"{where}.content may hold parts of type 'text' with a text only, got {kind!r:.40}.", "messages"
+                )
+    elif not isinstance(content, str):
+        raise InvalidRequestError(f"{where}.content must be a text or a list of text parts.", "messages")
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """The text of a message's content, parts joined."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content)
+    return content or ""
+
+
+def _content_size(message: Mapping[str, Any]) -> int:
+    return len(message_text(message).encode(errors="replace"))

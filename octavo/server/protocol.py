@@ -1,0 +1,89 @@
+"""uvicorn's HTTP connection with three habits of its own.
+
+1. Headers are bounded (431), which the parser beneath does not do.
+2. What is not HTTP is answered with an OpenAI error body as well.
+3. A client that closes its sending side only, and still reads, keeps its request. From here that looks the same as a
+   client that is gone, so bytes without meaning are sent now and then: whoever is gone answers with a reset.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from octavo.server.errors import ApiError, error_body
+
+PROBE_SECONDS = 0.25
+_INTERIM_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Allowed, and ignored by clients, any number of times before the final response (RFC 9110, 15.2)."""
+_EVENT_COMMENT_CHUNK = b"3\r\n:\n\n\r\n"
+"""One HTTP chunk that holds an empty comment of an event stream; only event streams are sent in chunks here."""
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """``max_header_bytes``: request line and headers together."""
+
+    max_header_bytes = 64 * 2**10
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._header_bytes = 0
+        self._in_headers = True
+        self._probe: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_headers:
+            self._header_bytes += len(data)
+            # A first packet may hold much body; what counts is being in the headers still after this many bytes.
+            if self._header_bytes - len(data) > self.max_header_bytes:
+                self._refuse_headers()
+                return
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_headers = True
+        self._header_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ApiError(400, msg, code="invalid_http"), b"Bad Request")
+
+    def _refuse_headers(self) -> None:
+        message = f"The request's headers are longer than {self.max_header_bytes} bytes."
+        self._refuse(ApiError(431, message, code="headers_too_large"), b"Request Header Fields Too Large")
+
+    def _refuse(self, error: ApiError, phrase: bytes) -> None:
+        body = msgspec.json.encode(error_body(error))
+        head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(head % (error.status, phrase, len(body)) + body)
+        self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more. True keeps the connection for the answer that is under way."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        cycle.keep_alive = False  # closes after the answer
+        self._probe = self.loop.call_later(PROBE_SECONDS, self._probe_client)
+        return True
+
+    def _probe_client(self) -> None:
+        if self.transport.is_closing() or self.cycle.response_complete:
+            return
+        if not self.cycle.response_started:
+            self.transport.write(_INTERIM_RESPONSE)
+        elif self.cycle.chunked_encoding:
+            self.transport.write(_EVENT_COMMENT_CHUNK)
+        self._probe = self.loop.call_later(PROBE_SECONDS, self._probe_client)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+        super().connection_lost(exc)

@@ -1,0 +1,218 @@
+"""Running the server: HTTP comes up at once, the engine behind it; signals drain; a dead engine ends it."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from octavo.core.errors import ConfigurationError, EngineDeadError
+from octavo.engine.process import EngineFactory
+from octavo.loading.interface import Tokenizer
+from octavo.metrics.prometheus import EngineMetrics
+from octavo.server.app import create_app
+from octavo.server.engine_client import AsyncEngineClient
+from octavo.server.errors import unavailable
+from octavo.server.protocol import BoundedHttpProtocol
+from octavo.server.settings import ServerSettings
+from octavo.server.state import Phase, ServerState
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEATH_NOTICE_SECONDS = 1.0
+"""How long a server whose engine died still answers (503), so that open streams get their error event."""
+
+
+class Model(NamedTuple):
+    """How to build the engine (in its own process, so this must pickle) and the tokenizer (here)."""
+
+    engine_factory: EngineFactory
+    load_tokenizer: Callable[[], Tokenizer]
+
+
+def run_server(settings: ServerSettings, find_model: Callable[[], Model]) -> None:
+    """Serve until a signal has been obeyed. ``find_model`` runs in a thread once HTTP is up; it may fetch files.
+
+    Raises:
+        ConfigurationError: the port is taken, or the model cannot be found or loaded.
+        EngineDeadError: the engine process ended by itself.
+        SystemExit: a second signal came before the first was obeyed.
+    """
+    listener = _listen(settings)
+    with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(ServerRun(settings, listener).run(find_model))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    return uvicorn.Config(app="", log_config=None).get_loop_factory()
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    host, port = settings.listen_host, settings.port
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise ConfigurationError(
+            f"Cannot listen on {host} port {port}: {reason}. Choose another with --host or --port."
+        ) from None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are handled by ServerRun: the engine drains first, HTTP stops after it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class ServerRun:
+    """One life of the server, from listening to the last connection."""
+
+    def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
+        self._settings = settings
+        self._listener = listener
+        metrics = EngineMetrics(settings.served_model_name)
+        engine = AsyncEngineClient(metrics.observe, settings.log_stats)
+        self._state = ServerState(settings, engine, metrics, started_at=int(time.time()))
+        self._signals: list[int] = []
+        self._drain_task: asyncio.Task[None] | None = None
+
+    async def run(self, find_model: Callable[[], Model]) -> None:
+        """See run_server."""
+        logger.info("Octavo is listening at %s; requests are answered 503 until the model is loaded.", self._url)
+        self._http = _Uvicorn(_http_config(create_app(self._state), self._settings))
+        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        living = asyncio.create_task(self._live(find_model))
+        self._install_signal_handlers()
+        try:
+            await asyncio.wait((serving, living), return_when=asyncio.FIRST_COMPLETED)
+            self._http.should_exit = True
+            await serving
+            if living.done():
+                living.result()
+        finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
+            self._state.engine.shutdown()
+            self._state.text_threads.shutdown(wait=False, cancel_futures=True)
+        if len(self._signals) > 1:
+            raise SystemExit(128 + self._signals[-1])
+
+    async def _live(self, find_model: Callable[[], Model]) -> None:
+        """Load, then wait for the engine's death; raises what ends the server."""
+        state = self._state
+        model = await _in_daemon_thread(find_model)
+        _, (tokenizer, longest) = await asyncio.gather(
+            state.engine.start(model.engine_factory),
+            _in_daemon_thread(lambda: _load_tokenizer(model.load_tokenizer)),
+        )
+        if state.phase is Phase.LOADING:
+            state.become_ready(tokenizer, longest)
+            self._announce()
+        await state.engine.dead.wait()
+        state.phase = Phase.DEAD
+        logger.error("The engine process ended with code %s; the server stops.", state.engine.exit_code)
+        await asyncio.sleep(DEATH_NOTICE_SECONDS)
+        raise EngineDeadError(f"The engine process ended with code {state.engine.exit_code}.")
+
+    @property
+    def _url(self) -> str:
+        host, port = self._listener.getsockname()[:2]
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+        return f"http://{shown}:{port}"
+
+    def _announce(self) -> None:
+        key = " -H 'Authorization: Bearer KEY'" if self._settings.api_key else ""
+        name = self._settings.served_model_name
+        logger.info("Octavo serves %s at %s", name, self._url)
+        logger.info(
+            "Try: curl %s/v1/chat/completions -H 'Content-Type: application/json'%s "
+            '-d \'{"model": "%s", "messages": [{"role": "user", "content": "Hello"}]}\'',
+            *(self._url, key, name),
+        )
+
+    def _install_signal_handlers(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        """First: drain (spec D22). Second: end at once."""
+        self._signals.append(number)
+        if len(self._signals) == 1:
+            self._drain_task = asyncio.create_task(self._drain())
+        else:
+            self._state.engine.fail_open(unavailable(Phase.DRAINING.value))
+            self._http.should_exit = self._http.force_exit = True
+
+    async def _drain(self) -> None:
+        state, engine = self._state, self._state.engine
+        state.phase = Phase.DRAINING
+        logger.info("Shutting down: %d requests get up to %g s.", engine.num_open, self._settings.shutdown_timeout)
+        engine.fail_queued(unavailable(state.phase.value))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.shutdown_timeout):
+                await engine.idle.wait()
+        engine.fail_open(unavailable("The server has shut down before this request was finished."))
+        self._http.should_exit = True
+
+
+def _http_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its start and stop are told in Octavo's words
+    limit = settings.limits.header_bytes
+    protocol = type("HttpProtocol", (BoundedHttpProtocol,), {"max_header_bytes": limit})
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,  # the process's own logging
+        access_log=settings.enable_log_requests,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,  # what is left by then has been told to end
+    )
+
+
+def _load_tokenizer(load: Callable[[], Tokenizer]) -> tuple[Tokenizer, int]:
+    """The tokenizer and the bytes of its longest token, which bounds how short a text can become."""
+    tokenizer = load()
+    return tokenizer, max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
+
+
+def _in_daemon_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Like asyncio.to_thread, in a thread that does not keep the process from ending in the middle of a download."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)  # type: ignore[arg-type]
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as raised:  # noqa: BLE001  (raised by who waits)
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=run, daemon=True, name="loading").start()
+    return future

@@ -1,0 +1,132 @@
+"""The sampling fields that both families of endpoints take, and what they become."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+
+from octavo.core.errors import InvalidRequestError
+from octavo.core.sampling_params import SamplingParams
+from octavo.server.limits import ServerLimits
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Whole numbers that fit the wire; narrower ranges are SamplingParams' own."""
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    include_usage: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """Null means the same as absent. Names and meanings as in SamplingParams; the last group is refused by name."""
+
+    model: str | None = None
+    n: Int64 | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    seed: Int64 | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Int64] | None = None
+    ignore_eos: bool | None = None
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 | None = None
+    prompt_logprobs: Int64 | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    logit_bias: dict[Int64, float] | None = None
+    allowed_token_ids: list[Int64] | None = None
+    bad_words: list[str] | None = None
+    truncate_prompt_tokens: Int64 | None = None
+    priority: Int64 | None = None
+    cache_salt: str | None = None
+    return_token_ids: bool | None = None
+    echo: bool | None = None
+    length_penalty: float | None = None
+    use_beam_search: bool | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+_SAME_NAME = (
+    *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
+    *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "prompt_logprobs", "skip_special_tokens"),
+    *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
+    "structured_outputs",
+)
+_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
+    """Known fields whose values cannot be honoured.
+
+    Raises:
+        InvalidRequestError: naming the field; nothing that would change the answer is dropped in silence.
+    """
+    for name in _GUIDED:
+        if getattr(fields, name) is not None:
+            raise InvalidRequestError(f"{name} is not supported yet.", name)
+    if fields.use_beam_search:
+        raise InvalidRequestError("use_beam_search is not supported yet.", "use_beam_search")
+    if fields.length_penalty not in (None, 1.0):
+        raise InvalidRequestError("length_penalty has a meaning with use_beam_search only.", "length_penalty")
+    if fields.stream_options is not None and not fields.stream:
+        raise InvalidRequestError("stream_options may be set only when stream is true.", "stream_options")
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise InvalidRequestError("prompt_logprobs is not available when stream is true.", "prompt_logprobs")
+    if fields.truncate_prompt_tokens is not None and fields.truncate_prompt_tokens < 1:
+        raise InvalidRequestError("truncate_prompt_tokens must be at least 1.", "truncate_prompt_tokens")
+    salt = fields.cache_salt
+    if salt is not None and not 1 <= len(salt) <= limits.cache_salt_characters:
+        raise InvalidRequestError(
+            f"cache_salt must have 1 to {limits.cache_salt_characters} characters, got {len(salt)}.", "cache_salt"
+        )
+
+
+def sampling_params(
+    fields: SamplingFields, limits: ServerLimits, *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """
+    Raises:
+        InvalidRequestError: a value out of its range.
+    """
+    values = {name: getattr(fields, name) for name in _SAME_NAME}
+    given = {name: value for name, value in values.items() if value is not None}
+    return SamplingParams(**given, max_tokens=max_tokens, logprobs=logprobs, limits=limits.sampling)
+
+
+def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
+    """
+    Raises:
+        InvalidRequestError: an id outside the vocabulary (spec D26).
+    """
+    check_ids("stop_token_ids", params.stop_token_ids or (), vocab_size)
+    check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
+    check_ids("logit_bias", params.logit_bias or (), vocab_size)
+
+
+def check_ids(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    """
+    Raises:
+        InvalidRequestError: an id outside ``0 .. vocab_size - 1``.
+    """
+    low, high = min(token_ids, default=0), max(token_ids, default=0)
+    if low < 0 or high >= vocab_size:
+        outside = low if low < 0 else high
+        raise InvalidRequestError(
+            f"{name} holds token id {outside}, outside the vocabulary (0 to {vocab_size - 1}).", name
+        )

@@ -1,0 +1,36 @@
+"""How the server runs: all that the command line decides and the engine does not need to know."""
+
+from dataclasses import dataclass, field
+
+from octavo.server.limits import ServerLimits
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """``host`` None: loopback without a key, every interface with one (spec D20). ``port`` 0 takes a free one.
+
+    ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
+    requests, and their prompt tokens, that have not started (spec D24); None is no bound.
+    ``enable_log_requests`` logs ids and counts, never text.
+    """
+
+    served_model_name: str
+    host: str | None = None
+    port: int = 8000
+    api_key: str | None = field(default=None, repr=False)
+    open_metrics: bool = False
+    shutdown_timeout: float = 30.0
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    log_stats: bool = True
+    enable_log_requests: bool = False
+    limits: ServerLimits = field(default_factory=ServerLimits)
+
+    @property
+    def listen_host(self) -> str:
+        if self.host is not None:
+            return self.host
+        return EVERYWHERE if self.api_key else LOOPBACK

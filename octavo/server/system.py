@@ -1,0 +1,56 @@
+"""Endpoints about the server itself: models, health, load, version, metrics."""
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from octavo import __version__
+from octavo.server.answers import json_response
+from octavo.server.context import server_state
+from octavo.server.errors import unavailable
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> Response:
+    state = server_state(request)
+    state.require_ready()
+    name = state.settings.served_model_name
+    model = {
+        "id": name,
+        "object": "model",
+        "created": state.started_at,
+        "owned_by": "octavo",
+        "root": name,
+        "parent": None,
+        "max_model_len": state.engine.limits.max_model_len,
+    }
+    return json_response({"object": "list", "data": [model]})
+
+
+@router.get("/health")
+@router.get("/ping")
+@router.post("/ping")
+async def health(request: Request) -> Response:
+    """200 while requests are served; 503 while loading, draining, dead, or not heard from."""
+    state = server_state(request)
+    state.require_ready()
+    if not await state.engine.is_responsive():
+        raise unavailable("The engine process does not answer.")
+    return Response(status_code=200)
+
+
+@router.get("/load")
+async def load(request: Request) -> Response:
+    """Requests that have not ended."""
+    return json_response({"server_load": server_state(request).engine.num_open})
+
+
+@router.get("/version")
+async def version() -> Response:
+    return json_response({"version": __version__})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    return Response(server_state(request).metrics.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -1,0 +1,73 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from octavo.core.errors import InvalidRequestError
+from octavo.server.answers import json_response
+from octavo.server.body import read_request_body
+from octavo.server.context import check_model, server_state
+from octavo.server.prompts import Prompt, encode_messages, encode_text, in_text_thread, template_options
+from octavo.server.sampling import Int64, check_ids
+from octavo.server.state import ServerState
+
+router = APIRouter()
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """A ``prompt``, or ``messages`` as chat takes them."""
+
+    model: str | None = None
+    messages: list[Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    tokens: list[Int64]
+    model: str | None = None
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request) -> Response:
+    state = server_state(request)
+    state.require_ready()
+    fields = await read_request_body(request, TokenizeRequest, state.settings.limits)
+    check_model(state, fields.model)
+    token_ids = (await _prompt(state, fields)).token_ids
+    body: dict[str, Any] = {
+        "tokens": token_ids,
+        "count": len(token_ids),
+        "max_model_len": state.engine.limits.max_model_len,
+        "token_strs": None,
+    }
+    if fields.return_token_strs:
+        token_bytes = state.tokenizer.token_bytes
+        body["token_strs"] = [token_bytes(token_id).decode(errors="replace") for token_id in token_ids]
+    return json_response(body)
+
+
+async def _prompt(state: ServerState, fields: TokenizeRequest) -> Prompt:
+    if (fields.prompt is None) == (fields.messages is None):
+        raise InvalidRequestError("Either prompt or messages is needed, not both.", "prompt")
+    if fields.messages is not None:
+        return await encode_messages(state, fields.messages, template_options(fields))
+    return await encode_text(state, fields.prompt or "", fields.add_special_tokens is not False)
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request) -> Response:
+    state = server_state(request)
+    state.require_ready()
+    fields = await read_request_body(request, DetokenizeRequest, state.settings.limits)
+    check_model(state, fields.model)
+    check_ids("tokens", fields.tokens, state.engine.limits.vocab_size)
+    text = await in_text_thread(state, lambda: state.tokenizer.decode(fields.tokens, skip_special_tokens=False))
+    return json_response({"prompt": text})

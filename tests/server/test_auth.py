@@ -1,0 +1,65 @@
+"""D20: with a key, /health alone is open; without one, only this machine can connect."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from octavo.metrics.prometheus import EngineMetrics
+from octavo.server.app import create_app
+from octavo.server.engine_client import AsyncEngineClient
+from octavo.server.settings import ServerSettings
+from octavo.server.state import ServerState
+
+
+@asynccontextmanager
+async def app_client(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """The application while it is loading: what passes the key is answered 503 by most endpoints."""
+    metrics = EngineMetrics("fake")
+    engine = AsyncEngineClient(metrics.observe)
+    app = create_app(ServerState(ServerSettings("fake", **settings), engine, metrics, started_at=0))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        yield client
+    engine.shutdown()
+
+
+async def test_without_the_key() -> None:
+    async with app_client(api_key="sesame") as client:
+        assert (await client.get("/health")).status_code == 503
+        for path in ("/v1/models", "/metrics", "/load", "/version", "/ping", "/nope", "/health/"):
+            answer = await client.get(path)
+            assert answer.status_code == 401
+            assert answer.json()["error"]["code"] == "invalid_api_key"
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert "sesame" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "Bearer", "Bearer sesam", "Bearer sesamee", "sesame", "Basic sesame", "Bearer é"]
+)
+async def test_with_a_wrong_key(wrong: str) -> None:
+    async with app_client(api_key="sesame") as client:
+        assert (await client.get("/version", headers={b"Authorization": wrong.encode()})).status_code == 401
+
+
+async def test_with_the_key() -> None:
+    async with app_client(api_key="sésame") as client:
+        answer = await client.get("/version", headers={b"Authorization": "Bearer sésame".encode()})
+        assert answer.status_code == 200
+        answer = await client.post("/v1/completions", headers={b"Authorization": "bearer sésame".encode()})
+        assert answer.status_code == 503
+
+
+async def test_metrics_may_be_open() -> None:
+    async with app_client(api_key="sesame", open_metrics=True) as client:
+        assert (await client.get("/metrics")).status_code == 200
+        assert (await client.get("/version")).status_code == 401
+
+
+@pytest.mark.parametrize(("settings", "host"), [({}, "127.0.0.1"), ({"api_key": "k"}, "0.0.0.0")])
+def test_where_it_listens(settings: dict[str, Any], host: str) -> None:
+    assert ServerSettings("m", **settings).listen_host == host
+    assert ServerSettings("m", host="::1", **settings).listen_host == "::1"
+    assert "api_key" not in repr(ServerSettings("m", **settings))

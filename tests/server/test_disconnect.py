@@ -1,0 +1,135 @@
+"""B54, B37: a client that leaves costs nothing more, in whatever state its request is; others notice nothing."""
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.fake_server import ServerProcess
+
+LONG = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
+
+
+@contextmanager
+def sent(server: ServerProcess, fields: dict[str, Any]) -> Iterator[socket.socket]:
+    body = json.dumps(fields).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.settimeout(10.0)
+        raw.connect(("127.0.0.1", server.port))
+        raw.sendall(head + body)
+        yield raw
+
+
+def load(server: ServerProcess) -> tuple[float, float, float]:
+    with server.client() as client:
+        num_open = client.get("/load").json()["server_load"]
+    return num_open, server.metric("vllm:num_requests_running"), server.metric("vllm:num_requests_waiting")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 2.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def close(raw: socket.socket, reset: bool) -> None:
+    if reset:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raw.close()
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+@pytest.mark.parametrize("more", [{"stream": True}, {}, {"n": 4}, {"prompt": ["a", "b"]}], ids=str)
+def test_running_requests_are_aborted(slow_server: ServerProcess, more: dict[str, Any], reset: bool) -> None:
+    aborted = slow_server.metric("vllm:request_success_total", finished_reason="abort")
+    num_choices = more.get("n", len(more.get("prompt", "x")))
+    with sent(slow_server, LONG | more) as raw:
+        wait_until(lambda: load(slow_server)[1] == num_choices)
+        close(raw, reset)
+        wait_until(lambda: load(slow_server) == (0, 0, 0))
+    wait_until(
+        lambda: slow_server.metric("vllm:request_success_total", finished_reason="abort") == aborted + num_choices
+    )
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+@pytest.mark.parametrize("more", [{"stream": True}, {}], ids=str)
+def test_queued_requests_are_aborted(slow_server: ServerProcess, more: dict[str, Any], reset: bool) -> None:
+    with sent(slow_server, LONG | {"n": 4}) as running, sent(slow_server, LONG | more) as queued:
+        wait_until(lambda: load(slow_server) == (2, 4, 1))
+        close(queued, reset)
+        wait_until(lambda: load(slow_server) == (1, 4, 0))
+        close(running, reset)
+        wait_until(lambda: load(slow_server) == (0, 0, 0))
+
+
+@pytest.mark.parametrize("more", [{"stream": True}, {}], ids=str)
+def test_half_closed_clients_are_served(slow_server: ServerProcess, more: dict[str, Any]) -> None:
+    """A client may say that it sends no more and still read its answer, here after a wait in the queue."""
+    with (
+        sent(slow_server, LONG | {"n": 4, "max_tokens": 20}),
+        sent(slow_server, LONG | more | {"max_tokens": 10}) as raw,
+    ):
+        raw.shutdown(socket.SHUT_WR)
+        answer = raw.makefile("rb").read()
+    final = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    assert len(final) < len(answer)
+    assert final.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert (b"data: [DONE]" in final) == ("stream" in more)
+    assert b'"finish_reason":"length"' in final
+    wait_until(lambda: load(slow_server) == (0, 0, 0))
+
+
+def test_one_client_leaving_leaves_the_other_alone(slow_server: ServerProcess) -> None:
+    """Both carry the same request id, which is for tracing only (B37)."""
+    headers = {"X-Request-Id": "0_x"}
+    texts: list[str] = []
+
+    def stays() -> None:
+        with slow_server.client(**headers) as client:
+            answer = client.post("/v1/completions", json=LONG | {"max_tokens": 16, "request_id": "0_x"})
+            texts.append(answer.json()["choices"][0]["text"])
+            assert answer.headers["X-Request-Id"] == "0_x"
+
+    thread = threading.Thread(target=stays)
+    thread.start()
+    with (
+        slow_server.client(**headers) as client,
+        client.stream("POST", "/v1/completions", json=LONG | {"stream": True, "request_id": "0_x"}) as leaves,
+    ):
+        for _, _line in zip(range(3), leaves.iter_lines(), strict=False):
+            pass
+    thread.join()
+    assert texts == ["alpha beta gamma"]
+    wait_until(lambda: load(slow_server) == (0, 0, 0))
+
+
+@pytest.mark.parametrize("request_id", ["x" * 1000, "a b", "é", "", "<script>"])
+def test_request_ids_are_not_reflected_raw(server: ServerProcess, request_id: str) -> None:
+    with server.client() as client:
+        answer = client.get("/version", headers=[(b"X-Request-Id", request_id.encode())])
+    assert answer.headers["X-Request-Id"] not in (request_id, "")
+
+
+def test_a_client_that_does_not_read_stops_nobody(server: ServerProcess) -> None:
+    """Its stream is held back by its own connection; the engine and the others go on."""
+    # 64 times the logprobs of a prompt: more than the buffers between the two hold.
+    fields = {"prompt": "x" * 490, "max_tokens": 5, "n": 64, "stream": True, "logprobs": 20, "echo": True}
+    generated = server.metric("vllm:generation_tokens_total")
+    with sent(server, fields) as raw:
+        wait_until(lambda: server.metric("vllm:generation_tokens_total") == generated + 320, seconds=20.0)
+        with server.client() as client:
+            assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+            assert client.get("/load").json()["server_load"] == 1
+        answer = raw.makefile("rb")
+        assert any(line == b"data: [DONE]\n" for line in answer)
+    wait_until(lambda: load(server) == (0, 0, 0))
