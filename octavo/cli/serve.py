@@ -9,7 +9,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from octavo.engine.interface import EngineLoop
-from octavo.engine.interface import EngineLoop
 from octavo.engine.process import LOG_FORMAT
 from octavo.loading.interface import Tokenizer
 from octavo.server.run import Model
@@ -46,5 +45,6 @@ def _find_model(engine_args: "EngineArgs") -> Model:
 
 
 def _build(engine_args: "EngineArgs") -> EngineLoop:
-    
+    from octavo.build import build_engine
+
     return build_engine(engine_args)
