@@ -59,6 +59,8 @@ soak: install ## the long runs: soak, fuzz, heavy clients
 	$(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_FLAGS)
 
 bench: install ## the benchmarks of docs/benchmarks.md
+	@set -e; for name in startup scheduler memory latency "throughput --against transformers"; do \
+		echo "octavo bench $$name"; $(BIN)/octavo bench $$name; done
 	@set -e; for script in bench/[a-z]*.py; do name=$$(basename $$script .py); \
 		echo "bench: $$name"; $(BIN)/python -m bench.$$name; done
 

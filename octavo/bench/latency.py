@@ -1,0 +1,172 @@
+"""``octavo bench latency``: how long batches take to their first token, for each step, and to their last token."""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+import click
+
+from octavo.bench.report import report
+from octavo.bench.stopwatch import Stopwatch
+from octavo.cli.options import engine_options, model_option
+from octavo.cli.table import json_option
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.interface import EngineLoop
+from octavo.engine.messages import EngineRequest
+
+if TYPE_CHECKING:
+    from octavo.engine_args import EngineArgs
+
+COLUMNS = {
+    "batch_size": "sequences",
+    "input_len": "prompt tokens",
+    "output_len": "new tokens",
+    "first_token_milliseconds": "TTFT ms",
+    "milliseconds_per_step": "ms/step",
+    "seconds": "total s",
+    "prompt_tokens_per_second": "prompt tokens/s",
+    "output_tokens_per_second": "new tokens/s",
+}
+PARTS = ("plan", "inputs", "model", "sample", "reply")
+BREAKDOWN_COLUMNS = {f"{part}_milliseconds": f"{part} ms" for part in PARTS}
+DEFAULT_SHAPE = {"batch_size": 8, "input_len": 32, "output_len": 128}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``batch_size`` prompts of ``input_len`` random tokens, each answered by exactly ``output_len``."""
+
+    batch_size: int
+    input_len: int
+    output_len: int
+
+    def requests(self, vocab_size: int, source: random.Random) -> Iterator[EngineRequest]:
+        """They arrive now; their prompts are new each time, so none is in the prefix cache."""
+        params = SamplingParams(temperature=0.0, max_tokens=self.output_len, ignore_eos=True)
+        for number in range(self.batch_size):
+            prompt = [source.randrange(vocab_size) for _ in range(self.input_len)]
+            yield EngineRequest(str(number), prompt, params, arrival_time=time.time())
+
+
+GRID = (Batch(1, 32, 128), Batch(8, 32, 128), Batch(32, 32, 128), Batch(1, 512, 1))
+"""One stream, few, many, and a long prompt alone."""
+
+
+@dataclass(slots=True)
+class Timing:
+    """One run of a batch, in seconds. ``steps``: those after the first tokens, in which every sequence drew one."""
+
+    first_token: float
+    total: float
+    steps: list[float] = field(default_factory=list)
+    num_steps: int = 0
+
+
+def time_batch(engine: EngineLoop, batch: Batch, source: random.Random) -> Timing:
+    """Runs ``batch`` to its end. ``first_token`` is when the last of its sequences has drawn its first token."""
+    requests = list(batch.requests(engine.limits.vocab_size, source))
+    timing = Timing(0.0, 0.0)
+    num_begun = 0
+    start = time.perf_counter()
+    for request in requests:
+        engine.add_request(request)
+    while engine.has_work():
+        step_start = time.perf_counter()
+        news = engine.step()
+        end = time.perf_counter()
+        timing.num_steps += 1
+        if num_begun == batch.batch_size:
+            timing.steps.append(end - step_start)
+        num_begun += len(news.first_token_seconds)
+        if news.first_token_seconds:
+            timing.first_token = end - start
+    timing.total = time.perf_counter() - start
+    return timing
+
+
+def measure(
+    engine: EngineLoop, batch: Batch, num_iters: int, source: random.Random, watch: Stopwatch | None = None
+) -> dict[str, float | None]:
+    """The row of one batch: means over ``num_iters`` runs, the median of all steps, and, with ``watch``, the mean
+    milliseconds a step of each of ``PARTS``."""
+    with nullcontext() if watch is None else watch.watch(_watched_methods()):
+        timings = [time_batch(engine, batch, source) for _ in range(num_iters)]
+    first_token, total = fmean(timing.first_token for timing in timings), fmean(timing.total for timing in timings)
+    steps = [seconds for timing in timings for seconds in timing.steps]
+    row: dict[str, float | None] = {
+        **asdict(batch),
+        "first_token_milliseconds": 1e3 * first_token,
+        "milliseconds_per_step": 1e3 * median(steps) if steps else None,
+        "seconds": total,
+        "prompt_tokens_per_second": batch.batch_size * batch.input_len / first_token,
+        "output_tokens_per_second": batch.batch_size * batch.output_len / total,
+    }
+    if watch is not None:
+        row |= breakdown(watch, sum(timing.num_steps for timing in timings))
+    return row
+
+
+def _watched_methods() -> Sequence[tuple[str, type, str]]:
+    from octavo.core.scheduler import Scheduler
+    from octavo.engine.engine import Engine
+    from octavo.runner.input_batch import InputBatch
+    from octavo.runner.model_runner import ModelRunner
+    from octavo.runner.sampler import Sampler
+
+    return (
+        ("step", Engine, "step"),
+        ("plan", Scheduler, "schedule"),
+        ("submit", ModelRunner, "submit"),
+        *(("inputs", InputBatch, method) for method in ("add", "write_tables", "token_ids", "layouts", "release")),
+        ("sample", Sampler, "sample"),
+    )
+
+
+def breakdown(watch: Stopwatch, num_steps: int) -> dict[str, float | None]:
+    """Mean milliseconds a step. ``model``: the forward pass, and all else of the runner but inputs and sampler;
+    ``reply``: all else of the engine's step (landing, stop strings, detokenising, deltas)."""
+    seconds = watch.seconds
+    parts = {
+        "plan": seconds["plan"],
+        "inputs": seconds["inputs"],
+        "model": seconds["submit"] - seconds["inputs"] - seconds["sample"],
+        "sample": seconds["sample"],
+        "reply": seconds["step"] - seconds["plan"] - seconds["submit"],
+    }
+    return {f"{part}_milliseconds": 1e3 * parts[part] / num_steps for part in PARTS}
+
+
+@click.command("latency")
+@model_option
+@click.option("--batch-size", type=click.IntRange(1), help="Sequences at once.  [default: 8, or the whole grid]")
+@click.option("--input-len", type=click.IntRange(1), help="Tokens of each prompt.  [default: 32, or the whole grid]")
+@click.option("--output-len", type=click.IntRange(1), help="Tokens of each answer.  [default: 128, or the whole grid]")
+@click.option("--num-iters-warmup", type=click.IntRange(0), default=1, show_default=True, help="Runs not counted.")
+@click.option("--num-iters", type=click.IntRange(1), default=3, show_default=True, help="Runs counted.")
+@click.option("--breakdown", "with_breakdown", is_flag=True, help="Show what a step spends where.")
+@json_option
+@engine_options
+def latency(
+    engine_args: "EngineArgs",
+    num_iters_warmup: int,
+    num_iters: int,
+    with_breakdown: bool,
+    json_path: Path | None,
+    **shape: int | None,
+) -> None:
+    """Time batches of random prompts: first token, steps, whole run. Without a shape, a grid of them."""
+    from octavo.build import build_engine
+
+    given = {name: value for name, value in shape.items() if value is not None}
+    batches = [Batch(**DEFAULT_SHAPE | given)] if given else list(GRID)
+    engine, source, rows = build_engine(engine_args), random.Random(0), []
+    for batch in batches:
+        for _ in range(num_iters_warmup):
+            time_batch(engine, batch, source)
+        rows.append(measure(engine, batch, num_iters, source, Stopwatch() if with_breakdown else None))
+    report("latency", rows, COLUMNS | (BREAKDOWN_COLUMNS if with_breakdown else {}), json_path)

@@ -1,0 +1,22 @@
+"""``octavo bench``: what was measured in docs/benchmarks.md, to measure again.
+
+Each command stands with its measurement in ``octavo.bench``, prints a table and takes ``--json FILE``
+(``octavo.bench.report``).
+"""
+
+import click
+
+from octavo.cli.main import LazyCommand, LazyGroup
+
+BENCHES = {
+    "latency": LazyCommand("octavo.bench.latency:latency", "Time batches: first token, step, whole run."),
+    "throughput": LazyCommand("octavo.bench.throughput:throughput", "Tokens a second on real lengths."),
+    "memory": LazyCommand("octavo.bench.memory:memory_command", "Share of the KV memory that holds tokens."),
+    "scheduler": LazyCommand("octavo.bench.scheduler:scheduler_command", "Steps a second without a model."),
+    "startup": LazyCommand("octavo.bench.startup:startup", "Time to import Octavo and until a server is ready."),
+}
+
+
+@click.group("bench", cls=LazyGroup, lazy=BENCHES)
+def bench() -> None:
+    """Measure latency, throughput and memory."""
