@@ -34,7 +34,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """One request with its choices. ``metrics``: times of each choice. ``prompt`` None where ids were given."""
+    """One request with its choices. ``metrics``: times of each choice, in the order in which they ended. ``prompt`` None where ids were given."""
 
     request_id: str
     prompt: str | None
@@ -165,6 +165,9 @@ class LLM:
             if delta.request_id in outputs:
                 _raise_for(delta)
                 outputs[delta.request_id].add(delta)
+        for times in news.finished:
+            if times.request_id in outputs:
+                outputs[times.request_id].metrics.append(times)
 
     def _step(self) -> EngineOutputs:
         return self._engine.step()

@@ -25,9 +25,8 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.step import StepResult
 
-POOL_BYTES = 4 * 2**30
-BLOCK_BYTES = 2 * 4 * 30 * 3 * 64 * 16
-"""Keys and values, fp32, of 16 tokens in SmolLM2-135M: 30 layers, 3 KV heads of 64."""
+NUM_BLOCKS = 3000
+"""48,000 tokens, 2.1 GiB for SmolLM2-135M in fp32: some 35 sequences of the trace, as on one small machine."""
 MAX_NUM_SEQS = 256
 MAX_NUM_BATCHED_TOKENS = 2048
 VOCAB_SIZE = 49152
@@ -35,9 +34,9 @@ VOCAB_SIZE = 49152
 COLUMNS = {
     "system": "system",
     "filled_share": "slots filled",
-    "held_share": "slots held",
+    "filled_share_once_full": "filled, once full",
+    "held_share": "held, once full",
     "resident": "sequences",
-    "filled_share_from_start": "filled, from the start",
     "num_preemptions": "preemptions",
     "num_steps": "steps",
 }
@@ -59,7 +58,7 @@ class Memory:
 
 
 class Sample(NamedTuple):
-    """One step while it runs. ``filled_slots`` hold a landed token of a live sequence (a shared one counts once);
+    """One step. ``filled_slots`` hold a token of a live sequence when it lands (a shared one counts once);
     ``held_slots`` are given to live sequences; ``blocked``: there was budget to admit a waiting request, but no room.
     """
 
@@ -83,16 +82,16 @@ class System(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
-    """One system's run. ``filled_share``, ``held_share`` (of all slots) and ``resident`` (sequences) are means over
-    the steps from the first in which memory kept a request out until none waits; ``filled_share_from_start`` is the
-    mean over all steps in which requests wait, the filling of the empty memory included. None where there were none.
+    """One system's run. ``filled_share`` (of all slots) is a mean over the steps in which requests wait;
+    ``filled_share_once_full``, ``held_share`` and ``resident`` (sequences) over those from the first in which memory
+    kept a request out. None where there were none.
     """
 
     system: str
     filled_share: float | None
+    filled_share_once_full: float | None
     held_share: float | None
     resident: float | None
-    filled_share_from_start: float | None
     num_preemptions: int
     num_steps: int
     num_steps_waiting: int
@@ -144,7 +143,7 @@ class Paged:
         partial = 0
         for request in self._scheduler.running:
             assert request.tables is not None
-            num_full, rest = divmod(request.num_landed_tokens, size)
+            num_full, rest = divmod(request.num_computed_tokens, size)
             full.update(request.tables.groups[0][:num_full])
             partial += rest  # a tail is its own: only full blocks are shared
         return len(full) * size + partial
@@ -181,7 +180,6 @@ class ContiguousReserve:
     def run(self) -> Iterator[Sample]:
         while self._waiting or self._resident:
             budget = self._memory.max_num_batched_tokens
-            filled = sum(sequence.written for sequence in self._resident)
             decoding = [sequence for sequence in self._resident if sequence.written >= sequence.prompt]
             for sequence in decoding:
                 sequence.written += 1
@@ -195,7 +193,7 @@ class ContiguousReserve:
                 behind.pop(0).written += count
                 budget -= count
             yield Sample(
-                filled_slots=filled,
+                filled_slots=sum(sequence.written for sequence in self._resident),
                 held_slots=len(self._resident) * self._longest,
                 resident=len(self._resident),
                 waiting=len(self._waiting),
@@ -212,10 +210,10 @@ def measure(system: System, memory: Memory) -> MemoryFigures:
     slots = memory.num_slots
     return MemoryFigures(
         system=system.name,
-        filled_share=_mean([sample.filled_slots / slots for sample in short]),
+        filled_share_once_full=_mean([sample.filled_slots / slots for sample in short]),
         held_share=_mean([sample.held_slots / slots for sample in short]),
         resident=_mean([sample.resident for sample in short]),
-        filled_share_from_start=_mean([sample.filled_slots / slots for sample in waiting]),
+        filled_share=_mean([sample.filled_slots / slots for sample in waiting]),
         num_preemptions=system.num_preemptions,
         num_steps=len(samples),
         num_steps_waiting=len(waiting),
@@ -232,8 +230,8 @@ def _mean(values: Sequence[float]) -> float | None:
 @click.option(
     "--num-blocks",
     type=click.IntRange(1),
-    default=POOL_BYTES // BLOCK_BYTES,
-    show_default="what 4 GiB hold for SmolLM2-135M in fp32",
+    default=NUM_BLOCKS,
+    show_default=True,
     help="Blocks of 16 tokens in the KV memory.",
 )
 @click.option(
@@ -250,8 +248,8 @@ def memory_command(
 ) -> None:
     """Compare paged KV memory with memory reserved to the maximum, on real lengths (Azure conversation trace).
 
-    Shares are of all slots, as a mean over the steps in which memory keeps requests waiting; "from the start" takes
-    every step with a request waiting, so also those in which the empty memory fills as fast as the budget allows.
+    Shares are of all slots, as a mean over the steps in which requests wait; "once full" leaves out the first of them,
+    in which the empty memory fills as fast as the token budget allows.
     """
     memory = Memory(num_blocks, max_num_batched_tokens=max_num_batched_tokens)
     lengths = draw_lengths(num_requests, seed)

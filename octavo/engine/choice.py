@@ -67,6 +67,8 @@ class Choice:
 
     def times(self, now: float) -> RequestTimes:
         return RequestTimes(
+            request_id=self.request_id,
+            index=self.sequence.choice_index,
             arrival=self.arrival,
             scheduled=self.scheduled,
             first_token=self.first_token,

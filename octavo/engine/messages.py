@@ -45,8 +45,10 @@ class OutputDelta:
 
 @dataclass(slots=True)
 class RequestTimes:
-    """When things happened to a finished choice, ``time.time()``; for the histograms."""
+    """When things happened to a finished choice, ``time.time()``; for the histograms and ``RequestOutput.metrics``."""
 
+    request_id: str
+    index: int
     arrival: float
     scheduled: float | None
     first_token: float | None

@@ -34,7 +34,7 @@ def value(metrics: EngineMetrics, sample_name: str, **labels: str) -> float:
 
 
 def ended(reason: str, scheduled: float | None = 11.0) -> RequestTimes:
-    return RequestTimes(10.0, scheduled, 12.0, 15.0, num_prompt_tokens=7, num_generation_tokens=3, finish_reason=reason)
+    return RequestTimes("r", 0, 10.0, scheduled, 12.0, 15.0, 7, 3, reason)
 
 
 def test_names() -> None:

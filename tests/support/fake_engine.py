@@ -177,6 +177,8 @@ class FakeEngine:
             self._running.remove(choice)
         self._outputs.finished.append(
             RequestTimes(
+                choice.request.request_id,
+                choice.index,
                 choice.request.arrival_time,
                 choice.scheduled,
                 choice.first_token,
