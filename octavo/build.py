@@ -1,10 +1,12 @@
 """The one place where both halves meet: settings in, a whole engine out."""
 
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
+from pathlib import Path
 
 import torch
 
@@ -17,6 +19,7 @@ from octavo.engine.engine import Engine, EngineParts
 from octavo.engine_args import EngineArgs
 from octavo.kernels import select_ops
 from octavo.kernels.interface import Ops, allocate_kv
+from octavo.kernels.native import MAX_THREADS
 from octavo.loading.interface import Tokenizer
 from octavo.loading.resolve import resolve_model
 from octavo.loading.tokenizer import load_tokenizer
@@ -52,7 +55,8 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
     if args.threads is not None:
         _set_threads(ops, args.threads)
     path = resolve_model(args.model)
-    loaded = load_model(path, ops, args.max_model_len)
+    with _memory_shortage_told(path):
+        loaded = load_model(path, ops, args.max_model_len)
     tokenizer = tokenizer or load_tokenizer(path, args.chat_template)
     config = loaded.model.config
     groups = layer_groups(config)
@@ -81,10 +85,20 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
 
 
 def _check(args: EngineArgs) -> None:
-    for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads"):
+    for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads", "kv_cache_memory_bytes"):
         value = getattr(args, name)
-        if value is not None and value < 1:
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigurationError(f"{name} must be a whole number, got {value!r:.60}")
+        if value < 1:
             raise ConfigurationError(f"{name} must be at least 1, got {value}")
+    if args.seed is not None and (not isinstance(args.seed, int) or args.seed < 0):
+        raise ConfigurationError(f"seed must be a whole number of at least 0, got {args.seed!r:.60}")
+    if args.threads is not None and args.threads > MAX_THREADS:
+        raise ConfigurationError(f"threads must be at most {MAX_THREADS}, got {args.threads}")
+    if not isinstance(args.memory_utilization, int | float):
+        raise ConfigurationError(f"memory_utilization must be a number, got {args.memory_utilization!r:.60}")
     if not 0 < args.memory_utilization <= 1:
         raise ConfigurationError(f"memory_utilization must be in (0, 1], got {args.memory_utilization:g}")
     if args.dtype not in _DTYPES:
@@ -107,6 +121,7 @@ def _cache_config(
     args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup], fingerprint: bytes
 ) -> CacheConfig:
     num_blocks = args.num_blocks or _blocks_in_memory(args, config, groups)
+    _check_pool_fits(num_blocks, _block_bytes(config, groups, args.block_size))
     cache = CacheConfig(num_blocks, args.block_size, len(groups), args.enable_prefix_caching, fingerprint)
     held = f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence"
     advice = "give it more memory (kv_cache_memory_bytes, num_blocks)"
@@ -117,6 +132,29 @@ def _cache_config(
     return cache
 
 
+def _check_pool_fits(num_blocks: int, block_bytes: int) -> None:
+    free = free_memory_bytes()
+    if num_blocks * block_bytes > free:
+        raise ConfigurationError(
+            f"a KV pool of {num_blocks:,} blocks takes {num_blocks * block_bytes:,} bytes, but {free:,} are free; "
+            "give a smaller num_blocks or kv_cache_memory_bytes"
+        )
+
+
+@contextlib.contextmanager
+def _memory_shortage_told(path: Path) -> Iterator[None]:
+    """What torch and numpy raise where memory ends becomes one sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"{path} does not fit into the {free_memory_bytes():,} bytes of memory that are free; "
+            "give a smaller model or a lower max_model_len"
+        ) from error
+
+
 def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup]) -> int:
     block_bytes = _block_bytes(config, groups, args.block_size)
     if args.kv_cache_memory_bytes is not None:
@@ -124,6 +162,7 @@ def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[La
     else:
         budget = int(free_memory_bytes() * args.memory_utilization)
         what = f"{args.memory_utilization:.0%} of the free memory"
+    logger.info("KV cache budget: %.2f GiB (%s)", budget / 2**30, what)
     needed = block_bytes * len(groups)
     if budget < needed:
         raise ConfigurationError(
@@ -155,7 +194,8 @@ def _allocate_memory(config: ModelConfig, groups: Sequence[LayerGroup], cache: C
 
 def _fingerprint(args: EngineArgs, loaded: LoadedModel, ops: Ops) -> bytes:
     """Everything besides tokens that changes keys and values (design, Decided 3)."""
-    parts = (loaded.fingerprint, repr(loaded.model.config).encode(), ops.name.encode(), args.dtype.encode())
+    backend = f"{ops.name} {getattr(ops, 'isa', '')}"
+    parts = (loaded.fingerprint, repr(loaded.model.config).encode(), backend.encode(), args.dtype.encode())
     return blake2b(b"\x00".join(parts), digest_size=16).digest()
 
 

@@ -32,8 +32,9 @@ def check_pool(kv: KVCacheManager, tables: Iterable[BlockTables]) -> None:
             _require(len(set(group)) == len(group), "a table holds a block twice")
             _require(len(group) == table.num_blocks, "tables of one sequence differ in length")
             counts.update(group)
-    free = pool.free_block_ids
-    _require(len(set(free)) == len(free), "a block is free twice")
+    free_ids = pool.free_block_ids
+    free = set(free_ids)
+    _require(len(free) == len(free_ids), "a block is free twice")
     for block in pool.blocks:
         expected = counts[block.block_id]
         _require(block.ref_count == expected, f"{block}: {expected} references are in tables and holds")

@@ -2,17 +2,17 @@
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from octavo.build import build_engine, build_tokenizer
-from octavo.engine_args import EngineArgs
 from octavo.core.invariants import check_scheduler
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import EngineRequest, EngineStats, OutputDelta
+from octavo.engine_args import EngineArgs
 
 
 @dataclass
@@ -34,8 +34,9 @@ class Answer:
         return [entry for delta in self.deltas for entry in delta.logprobs or ()]
 
     @property
-    def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
-        (reported,) = [delta.prompt_logprobs for delta in self.deltas if delta.prompt_logprobs is not None] or [None]
+    def prompt_logprobs(self) -> list[TokenLogprobs | None]:
+        """As reported; raises if they come twice or not at all."""
+        (reported,) = [delta.prompt_logprobs for delta in self.deltas if delta.prompt_logprobs is not None]
         return reported
 
     @property
@@ -148,8 +149,3 @@ def all_bits(answers: Iterable[Iterable[Answer]]) -> list[list[tuple[Any, ...]]]
 
 def greedy_params(max_tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(**({"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": True} | more))
-
-
-def differing(answers: Mapping[str, Any], expected: Any) -> list[str]:
-    """Names of the ways of running whose answers are not the expected ones."""
-    return [name for name, each in answers.items() if each != expected]

@@ -1,4 +1,4 @@
-"""A real server process over the fake engine, as tests start, watch and end it."""
+"""A server process as tests start, watch and end it: over the fake engine, or the real one."""
 
 import json
 import os
@@ -49,8 +49,8 @@ class ServerProcess:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def wait_ready(self) -> "ServerProcess":
-        self._wait_for(r"serves (\S+) at")
+    def wait_ready(self, seconds: float = 20.0) -> "ServerProcess":
+        self._wait_for(r"serves (\S+) at", seconds)
         return self
 
     @property
@@ -98,8 +98,22 @@ def running_server(
     ``temp_folder``: where it and its engine put temporary files, the system's place if None.
     """
     options = json.dumps({"engine": engine or {}, "settings": {"port": 0} | settings})
+    with _running(["tests.support.fake_server_main", options], temp_folder) as server:
+        yield server
+
+
+@contextmanager
+def running_real_server(model: Path, *flags: str) -> Iterator[ServerProcess]:
+    """``octavo serve`` as users start it, on a free port and under the fake one's model name."""
+    with _running(["octavo", "serve", str(model), "--port", "0", "--served-model-name", MODEL, *flags]) as server:
+        yield server
+
+
+@contextmanager
+def _running(module: list[str], temp_folder: Path | None = None) -> Iterator[ServerProcess]:
+    """``python -m`` a module with its arguments, ended at exit."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.fake_server_main", options],
+        [sys.executable, "-m", *module],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,

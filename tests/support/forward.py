@@ -43,7 +43,7 @@ class SequenceRun:
             kv=[(kv, layout) for kv in self._kv],
             head_rows=torch.arange(len(token_ids))[-(num_logits or len(token_ids)) :],
         )
-        return self._model.forward(inputs)
+        return self._model.head(self._model.forward(inputs))
 
 
 def prompt_logits(model: Model, token_ids: Sequence[int], chunk: int | None = None) -> Tensor:

@@ -28,7 +28,7 @@ def check_same_as_reference(model: Path, prompts: Sequence[Sequence[int]], answe
         uses = [(step, float(gap)) for step, gap in enumerate(shortfall) if gap > 0]
         for step, gap in uses:
             assert gap < GAP, f"prompt {number}: token {step} is {gap:g} below the reference's best"
-            print(f"allowance used: prompt {number}, token {step}, gap {gap:g}")
+            print(f"allowance used: prompt {number}, token {step}, gap {gap:g}")  # noqa: T201 (for -rP)
         num_allowed += bool(uses)
         actual = torch.tensor([entry.logprob for entry in answer.logprobs])
         difference = float((actual - chosen).abs().max())

@@ -1,0 +1,43 @@
+"""The weights of a real model are loaded once for all engines of this folder; they hold no state of a run (B50)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import octavo.build
+from octavo.kernels.interface import Ops
+from octavo.loading.weights import LoadedModel, load_model
+
+
+class _Loader:
+    """``load_model`` that keeps the model it loaded last."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._loaded: LoadedModel | None = None
+
+    def __call__(self, path: Path, ops: Ops, max_model_len: int | None = None) -> LoadedModel:
+        key = (path, ops.name, max_model_len)
+        if self._loaded is None or key != self._key:
+            self._loaded = None  # before the next one takes memory
+            self._key, self._loaded = key, load_model(path, ops, max_model_len)
+        return self._loaded
+
+
+@pytest.fixture(scope="package", autouse=True)
+def weights_loaded_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(octavo.build, "load_model", _Loader())
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """For the reference: on a busy machine, two threads that wait for each other are 20 times slower than one. Octavo's
+    kernels have threads of their own."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)

@@ -1,0 +1,108 @@
+"""SmolLM2 and Gemma 3 (real GGUF files) against ``transformers`` in fp32, and Octavo's own runs against each other.
+
+20 prompts of 5 to 700 tokens, 24 tokens out, greedy. Octavo's runs must agree bit for bit, tokens and logprobs; with
+``transformers`` token for token, where a difference is allowed only if the reference's own gap is below 1e-3.
+"""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from octavo.loading.tokenizer import load_tokenizer
+from tests.real.text import ALICE
+from tests.support.driving import Answer, Driver, Job, all_bits, at_steps, greedy_params, run_apart
+from tests.support.oracle import check_same_as_reference
+from tests.support.parity import reference_model
+
+LENGTHS = [5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 19, 23, 31, 32, 33, 48, 64, 150, 700]
+NUM_NEW = 24
+MAX_LEN = 768
+LARGE: dict[str, Any] = {"num_blocks": 200, "max_model_len": MAX_LEN, "max_num_seqs": 32}
+SMALL = LARGE | {"num_blocks": 50}
+"""The longest request takes 46 blocks (of 16 tokens), all together take 116."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+class Real:
+    """A model, its prompts, and the answers to each alone: no cache, no batch, no preemption."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        tokenizer = load_tokenizer(path)
+        ids = tokenizer.encode(ALICE, False)
+        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        starts = [5 * number for number in range(len(LENGTHS) - 1)] + [0]
+        self.prompts = [(bos + ids[start:])[:length] for start, length in zip(starts, LENGTHS, strict=True)]
+        assert [len(prompt) for prompt in self.prompts] == LENGTHS
+        self.jobs = [Job(prompt, greedy_params(NUM_NEW, logprobs=2)) for prompt in self.prompts]
+        self.alone = run_apart(self.engine(LARGE | {"enable_prefix_caching": False}), self.jobs)
+
+    def engine(self, settings: dict[str, Any]) -> Driver:
+        """Gemma 3 has six layer groups, so its sequences take six times as many blocks, each a sixth as large."""
+        groups = 6 if "gemma" in self.path.name else 1
+        return Driver(self.path, checks=False, **settings | {"num_blocks": settings["num_blocks"] * groups})
+
+    def check(self, answers: list[list[Answer]]) -> None:
+        assert all_bits(answers) == all_bits(self.alone)
+
+
+@pytest.fixture(scope="module", params=["smollm2_path", "gemma3_path"])
+def real(request: pytest.FixtureRequest) -> Real:
+    return Real(request.getfixturevalue(request.param))
+
+
+def test_all_at_once_and_again_from_the_cache(real: Real) -> None:
+    driver = real.engine(LARGE)
+    real.check(driver.run(real.jobs))
+    hits = driver.stats.prefix_hits
+    real.check(driver.run(real.jobs))
+    assert driver.stats.prefix_hits - hits >= sum((length - 1) // 16 * 16 for length in LENGTHS)
+
+
+def test_at_random_steps_in_small_chunks_in_a_small_pool(real: Real) -> None:
+    """Preempted, with chunks of 64 tokens, and nothing cached."""
+    random = Random(2)
+    driver = real.engine(SMALL | {"max_num_batched_tokens": 64, "enable_prefix_caching": False})
+    real.check(driver.run(at_steps(real.jobs, [random.randrange(30) for _ in real.jobs])))
+    assert driver.stats.num_preemptions > 0
+
+
+def test_preempted_with_the_prefix_cache(real: Real) -> None:
+    driver = real.engine(SMALL)
+    real.check(driver.run(real.jobs))
+    assert driver.stats.num_preemptions > 0
+
+
+def test_tokens_and_logprobs_are_those_of_transformers(real: Real) -> None:
+    num_allowed = check_same_as_reference(real.path, real.prompts, [choices[0] for choices in real.alone])
+    print(f"{real.path.name}: {num_allowed} of {len(real.prompts)} answers used the allowance")  # noqa: T201 (for -rP)
+
+
+def test_generate_of_transformers_itself(real: Real) -> None:
+    """Its own loop with its own cache, beside the one forward pass of the test above."""
+    for prompt, (answer,) in list(zip(real.prompts, real.alone, strict=True))[:3]:
+        expected = reference_model(real.path).generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            max_new_tokens=NUM_NEW,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        assert answer.token_ids == expected[0, len(prompt) :].tolist()
+
+
+def test_the_reference_is_read_as_the_file_says(gemma3_path: Path) -> None:
+    """What a loader of GGUF could misread without a word: five of six layers have a window of 512 and rotate with base
+    10,000, the others with 1,000,000; queries are scaled by the head size."""
+    config = reference_model(gemma3_path).config
+    kinds = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(18)]
+    assert config.layer_types == kinds
+    assert config.sliding_window == 512
+    assert config.query_pre_attn_scalar == config.head_dim == 256
+    thetas = {kind: config.rope_parameters[kind]["rope_theta"] for kind in set(kinds)}
+    assert thetas == {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}
