@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,6 +36,17 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_BATCHED_TOKENS = 512
 """Tokens a step on CPU: see docs/benchmarks.md."""
+
+_COUNTS = (
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "num_blocks",
+    "threads",
+    "kv_cache_memory_bytes",
+)
+"""Settings that are whole numbers of at least 1."""
 
 _DTYPES = {"auto": torch.float32, "float32": torch.float32, "fp32": torch.float32}
 
@@ -85,16 +97,17 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
 
 
 def _check(args: EngineArgs) -> None:
-    for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads", "kv_cache_memory_bytes"):
-        value = getattr(args, name)
+    for name in _COUNTS:
+        value: Any = getattr(args, name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigurationError(f"{name} must be a whole number, got {value!r:.60}")
         if value < 1:
             raise ConfigurationError(f"{name} must be at least 1, got {value}")
-    if args.seed is not None and (not isinstance(args.seed, int) or args.seed < 0):
-        raise ConfigurationError(f"seed must be a whole number of at least 0, got {args.seed!r:.60}")
+    seed: Any = args.seed
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise ConfigurationError(f"seed must be a whole number of at least 0, got {seed!r:.60}")
     if args.threads is not None and args.threads > MAX_THREADS:
         raise ConfigurationError(f"threads must be at most {MAX_THREADS}, got {args.threads}")
     if not isinstance(args.memory_utilization, int | float):

@@ -1,15 +1,19 @@
 """The engine in this process: ``LLM(model).generate(prompts, params)``, as in vLLM."""
 
 import itertools
+import operator
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 from octavo.build import build_engine, build_tokenizer
 from octavo.core.errors import InvalidRequestError, OctavoError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
+from octavo.engine.interrupts import interrupts_wait
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
@@ -34,7 +38,8 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """One request with its choices. ``metrics``: times of each choice, in the order in which they ended. ``prompt`` None where ids were given."""
+    """One request with its choices. ``metrics``: times of each choice, in the order in which they ended. ``prompt``
+    is None where ids were given."""
 
     request_id: str
     prompt: str | None
@@ -77,6 +82,7 @@ class LLM:
         self._tokenizer = build_tokenizer(self._args)
         self._engine = build_engine(self._args, self._tokenizer)
         self._ids = itertools.count()
+        self._streams: dict[str, deque[OutputDelta]] = {}
 
     def generate(self, prompts: Prompt | Sequence[Prompt], params: Params = None) -> list[RequestOutput]:
         """Complete prompts, all together; answers come in the order of the prompts.
@@ -84,9 +90,9 @@ class LLM:
         ``prompts``: a text, a list of token ids, or a list of either. ``params``: one for all, or one a prompt.
 
         Raises:
-            InvalidRequestError: a request that can never be served; nothing has run.
+            InvalidRequestError: one of them can never be served; the others are aborted.
         """
-        listed: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
+        listed = _listed(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
         return self._run(texts, ids, _spread(params, len(ids)))
@@ -101,30 +107,40 @@ class LLM:
 
         ``template_options``: see ``Tokenizer.apply_chat_template``.
         """
-        conversations: list[Any] = [messages] if isinstance(messages[0], Mapping) else list(messages)
+        given: Any = messages
+        is_one = not isinstance(given, Sequence) or not given or isinstance(given[0], Mapping | str)
+        conversations: list[Any] = [given] if is_one else list(given)
+        for talk in conversations:
+            if not isinstance(talk, Sequence) or isinstance(talk, str):
+                raise InvalidRequestError(f"a conversation must be a list of messages, got {talk!r:.80}", "messages")
         ids = [self._tokenizer.apply_chat_template(talk, **template_options) for talk in conversations]
         return self._run([None] * len(ids), ids, _spread(params, len(ids)))
 
     def stream(
         self, prompt_token_ids: Sequence[int], params: SamplingParams | None = None, clamp_max_tokens: bool = False
     ) -> Iterator[OutputDelta]:
-        """One request, delta by delta, as they come. Closing the iterator aborts it.
+        """One request, delta by delta, as they come. Closing the iterator aborts it. Several streams may be read in
+        turns, with calls of ``generate`` between: each step serves all of them.
 
         ``clamp_max_tokens``: shorten ``max_tokens`` to the room left instead of refusing.
         """
         params = params or SamplingParams()
-        request_id = self._add(list(prompt_token_ids), params, clamp_max_tokens)
+        token_ids = _token_ids(prompt_token_ids)
+        request_id = str(next(self._ids))
         open_choices = params.n
         try:
+            arrived = self._streams[request_id] = deque()
+            self._add(request_id, token_ids, params, clamp_max_tokens)
             while open_choices:
-                for delta in self._step().deltas:
-                    if delta.request_id != request_id:
-                        continue
-                    _raise_for(delta)
-                    open_choices -= delta.finish_reason is not None
-                    yield delta
+                while not arrived:
+                    self._step()
+                delta = arrived.popleft()
+                _raise_for(delta)
+                open_choices -= delta.finish_reason is not None
+                yield delta
         finally:
-            self._engine.abort(request_id)
+            self._streams.pop(request_id, None)
+            self._abort([request_id])
 
     def get_tokenizer(self) -> Tokenizer:
         return self._tokenizer
@@ -137,27 +153,34 @@ class LLM:
         self._engine.reset_prefix_cache()
 
     def _encode(self, prompt: Prompt) -> list[int]:
-        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
 
-    def _add(self, token_ids: list[int], params: SamplingParams, clamp_max_tokens: bool = False) -> str:
-        request_id = str(next(self._ids))
-        self._engine.add_request(EngineRequest(request_id, token_ids, params, time.time(), clamp_max_tokens))
-        return request_id
+    def _add(
+        self, request_id: str, token_ids: list[int], params: SamplingParams, clamp_max_tokens: bool = False
+    ) -> None:
+        request = EngineRequest(request_id, token_ids, params, time.time(), clamp_max_tokens)
+        with interrupts_wait():
+            self._engine.add_request(request)
+
+    def _abort(self, request_ids: Iterable[str]) -> None:
+        with interrupts_wait():
+            for request_id in request_ids:
+                self._engine.abort(request_id)
 
     def _run(
         self, texts: Sequence[str | None], ids: Sequence[list[int]], params: Sequence[SamplingParams]
     ) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
-        for text, token_ids, param in zip(texts, ids, params, strict=True):
-            request_id = self._add(token_ids, param)
-            choices = [CompletionOutput(index) for index in range(param.n)]
-            outputs[request_id] = RequestOutput(request_id, text, token_ids, choices)
         try:
+            for text, token_ids, param in zip(texts, ids, params, strict=True):
+                request_id = str(next(self._ids))
+                choices = [CompletionOutput(index) for index in range(param.n)]
+                outputs[request_id] = RequestOutput(request_id, text, token_ids, choices)
+                self._add(request_id, token_ids, param)
             while not all(output.finished for output in outputs.values()):
                 self._take(self._step(), outputs)
         finally:
-            for request_id in outputs:
-                self._engine.abort(request_id)
+            self._abort(outputs)
         return list(outputs.values())
 
     def _take(self, news: EngineOutputs, outputs: Mapping[str, RequestOutput]) -> None:
@@ -170,16 +193,47 @@ class LLM:
                 outputs[times.request_id].metrics.append(times)
 
     def _step(self) -> EngineOutputs:
-        return self._engine.step()
+        """One step of everything; what it brought for open streams waits there until they are read."""
+        with interrupts_wait():
+            news = self._engine.step()
+            for delta in news.deltas:
+                if delta.request_id in self._streams:
+                    self._streams[delta.request_id].append(delta)
+        return news
 
 
-def _is_one(prompts: Any) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+def _listed(prompts: Any) -> list[Any]:
+    """One prompt or several as a list of them; anything that can be gone through is taken, arrays too."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise _not_a_prompt(prompts)
+    items: list[Any] = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
+    return [items] if items and isinstance(items[0], Integral) else items
 
 
-def _spread(params: Params, count: int) -> Sequence[SamplingParams]:
+def _token_ids(prompt: Any) -> list[int]:
+    """Plain ints, whatever whole numbers they were."""
+    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+        raise _not_a_prompt(prompt)
+    token_ids = list(prompt)
+    if any(isinstance(token_id, bool) for token_id in token_ids):
+        raise _not_a_prompt(prompt)
+    try:
+        return [operator.index(token_id) for token_id in token_ids]
+    except TypeError as error:
+        raise _not_a_prompt(prompt) from error
+
+
+def _not_a_prompt(prompt: Any) -> InvalidRequestError:
+    return InvalidRequestError(f"a prompt must be a text or a list of token ids, got {prompt!r:.80}", "prompt")
+
+
+def _spread(params: Any, count: int) -> Sequence[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if not isinstance(params, Sequence) or not all(isinstance(each, SamplingParams) for each in params):
+        raise InvalidRequestError(f"params must be SamplingParams, or a list of them, got {params!r:.80}", "params")
     if len(params) != count:
         raise InvalidRequestError(f"{count} prompts need {count} sampling params, got {len(params)}", "params")
     return params

@@ -7,7 +7,7 @@ the number of a step. So a step costs work for what changes, and next to nothing
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from octavo.core.request import NEVER, Request
@@ -39,9 +39,33 @@ class Roster:
         return self.requests, self.row_ids, self.token_lists, self.offsets
 
 
-_Calendar = defaultdict[int, list[tuple[Request, int]]]
-"""Step number -> requests to look at then, each with the ``joined`` it had: an entry of a member that has left since,
-or left and come back, is void."""
+class _Calendar:
+    """Which members to look at in which step. A member that leaves takes its entries along."""
+
+    def __init__(self) -> None:
+        self._members: defaultdict[int, set[Request]] = defaultdict(set)
+        self._steps: defaultdict[Request, set[int]] = defaultdict(set)
+
+    def enter(self, request: Request, step: int) -> None:
+        self._members[step].add(request)
+        self._steps[request].add(step)
+
+    def take(self, step: int) -> list[Request]:
+        """Members entered for ``step``, oldest first, entered no more."""
+        due = self._members.pop(step, ())
+        for request in due:
+            self._steps[request].remove(step)
+        return sorted(due, key=_age)
+
+    def remove(self, request: Request) -> None:
+        for step in self._steps.pop(request, ()):
+            members = self._members[step]
+            members.remove(request)
+            if not members:
+                del self._members[step]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._steps)
 
 
 class DecodeBatch:
@@ -60,8 +84,13 @@ class DecodeBatch:
         """Ids that end at least one member."""
         self._block_size = block_size
         self._stop_sets: Counter[frozenset[int]] = Counter()
-        self._to_plan: _Calendar = defaultdict(list)
-        self._to_land: _Calendar = defaultdict(list)
+        self._to_plan = _Calendar()
+        self._to_land = _Calendar()
+
+    @property
+    def scheduled_requests(self) -> set[Request]:
+        """Requests that the calendar holds, for checks: all members and nobody else."""
+        return {*self._to_plan, *self._to_land}
 
     def join(self, request: Request) -> None:
         """Take in a running request that lacks exactly one token: the last one, drawn or on its way."""
@@ -82,6 +111,8 @@ class DecodeBatch:
         """Let a member go; its counts stand on their own again."""
         self.roster = self.roster.without_member(request)
         self.num_departures += 1
+        self._to_plan.remove(request)
+        self._to_land.remove(request)
         request.leave_batch()
         self._stop_sets[request.stop_token_ids] -= 1
         if not self._stop_sets[request.stop_token_ids]:
@@ -90,7 +121,7 @@ class DecodeBatch:
 
     def due_for_plan(self) -> list[Request]:
         """Members that the next step cannot take along without a look: they lack room, or have all their tokens."""
-        return self._due(self._to_plan, self.num_planned + 1)
+        return self._to_plan.take(self.num_planned + 1)
 
     def has_room(self, request: Request) -> None:
         """``request`` got blocks: look again when they are used up."""
@@ -100,7 +131,7 @@ class DecodeBatch:
     def land(self, step: int) -> list[Request]:
         """Step ``step`` has landed: returns the members that filled a block or drew their last token with it."""
         self.num_landed = step
-        due = self._due(self._to_land, self.num_landed)
+        due = self._to_land.take(step)
         for request in due:
             if request.next_publish < NEVER:
                 in_flight = self.num_planned - self.num_landed
@@ -109,12 +140,7 @@ class DecodeBatch:
         return due
 
     def _enter(self, calendar: _Calendar, request: Request, steps_ahead: int) -> None:
-        calendar[self.num_planned + steps_ahead].append((request, request.joined))
-
-    def _due(self, calendar: _Calendar, step: int) -> list[Request]:
-        entries = calendar.pop(step, ())
-        valid = {request for request, joined in entries if request.batch is self and request.joined == joined}
-        return sorted(valid, key=_age)
+        calendar.enter(request, self.num_planned + steps_ahead)
 
     def _unite_stop_ids(self) -> None:
         self.stop_token_ids = frozenset().union(*self._stop_sets)

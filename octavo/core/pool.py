@@ -18,7 +18,6 @@ class BlockPool:
         self.blocks = [Block(block_id) for block_id in range(num_blocks)]
         self.evictor: Evictor = LRUEvictor() if evictor is None else evictor
         self.num_shared = 0
-        self.num_evictions = 0
         self._free = list(range(num_blocks - 1, -1, -1))
         self._index: tuple[dict[bytes, int], ...] = tuple({} for _ in range(num_groups))
 
@@ -109,5 +108,4 @@ class BlockPool:
         assert block.hash is not None, "only cached blocks are in the evictor"
         del self._index[block.group][block.hash]
         block.hash = None
-        self.num_evictions += 1
         return block.block_id

@@ -25,6 +25,14 @@ class SamplingLimits:
 
 DEFAULT_LIMITS = SamplingLimits()
 
+_FLAGS = (
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -96,6 +104,11 @@ def _whole(name: str, value: Any, low: int, high: int | None = None) -> None:
         raise InvalidRequestError(f"{name} must be {bound}, got {_shown(value)}", name)
 
 
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{name} must be true or false, got {_shown(value)}", name)
+
+
 def _real(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequestError(f"{name} must be a number, got {_shown(value)}", name)
@@ -123,6 +136,8 @@ def _check_ranges(p: SamplingParams) -> None:
             raise InvalidRequestError(
                 f"min_tokens ({p.min_tokens}) must not exceed max_tokens ({p.max_tokens})", "min_tokens"
             )
+    for name in _FLAGS:
+        _flag(name, getattr(p, name))
     for name, value in (("logprobs", p.logprobs), ("prompt_logprobs", p.prompt_logprobs)):
         if value is not None:
             _whole(name, value, 0, limits.logprobs)
@@ -157,10 +172,20 @@ def _check_texts(name: str, texts: Iterable[Any], count: int, characters: int) -
     for text in texts:
         if not isinstance(text, str) or not text:
             raise InvalidRequestError(f"{name} must hold non-empty strings, got {_shown(text)}", name)
+        if not _is_unicode(text):
+            raise InvalidRequestError(f"{name} holds a string that is no Unicode text (a lone surrogate)", name)
         if len(text) > characters:
             raise InvalidRequestError(
                 f"each string of {name} may have at most {characters} characters, got {len(text)}", name
             )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_ids(name: str, ids: Iterable[Any], count: int | None) -> None:

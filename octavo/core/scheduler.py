@@ -7,7 +7,7 @@ up advance together as the decode batch; that is bookkeeping for many at once, n
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octavo.core import policy
@@ -33,6 +33,16 @@ class _Flight:
     roster: Roster
     batch_step: int
     num_departures: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Landing:
+    """A step that lands: the flight, what it brought, what comes of it."""
+
+    flight: _Flight
+    result: StepResult
+    check_stop: StopCheck | None
+    outcome: StepOutcome
 
 
 class Scheduler:
@@ -113,19 +123,21 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None if nothing can run until a step in flight has landed."""
-        if self._suspects and self._flights:
-            return None
+        while self._suspects:
+            if self._flights:
+                return None
+            if plan := self._plan_step():
+                return plan
+            self._suspects.popleft()  # it cannot run alone now: let it run with the others
+        return self._plan_step()
+
+    def _plan_step(self) -> StepPlan | None:
         draft = PlanDraft(self._next_step_id, self.config.max_num_batched_tokens)
         self._plan_batch(draft)
         self._plan_behind(draft)
         if not draft.has_preempted and not self._suspects:
             self._admit(draft)
-        if draft.requests:
-            return self._issue(draft)
-        if self._suspects:  # the next suspect cannot run alone now: let it run with the others
-            self._suspects.popleft()
-            return self.schedule()
-        return None
+        return self._issue(draft) if draft.requests else None
 
     def _plan_batch(self, draft: PlanDraft) -> None:
         """One token for each member of the decode batch; only those whose time has come are looked at."""
@@ -270,44 +282,40 @@ class Scheduler:
         requests end that have to."""
         flight = self._flights.popleft()
         assert flight.plan.step_id == result.step_id, "steps land in the order they were issued"
-        outcome = StepOutcome(flight.requests, [], [], [])
+        landing = _Landing(flight, result, check_stop, StepOutcome(flight.requests, [], [], [], []))
         batch_size = len(flight.roster.requests)
         due = self.running.batch.land(flight.batch_step)
-        if self.running.batch.num_departures == flight.num_departures:
-            self._land_batch(flight.roster, due, result.token_ids[:batch_size], outcome, check_stop)
+        if self.running.batch.num_departures == flight.num_departures and not result.faults:
+            self._land_batch(landing, due)
         else:
-            self._land_rows(flight, 0, batch_size, iter(result.token_ids), outcome, check_stop)
-        drawn = iter(result.token_ids[batch_size:])
-        self._land_rows(flight, batch_size, len(flight.requests), drawn, outcome, check_stop)
+            self._land_rows(landing, 0, batch_size)
+        self._land_rows(landing, batch_size, len(flight.requests))
         self.kv.land(flight.plan.step_id)
-        self.counters.generation_tokens += len(outcome.token_ids)
+        self.counters.generation_tokens += len(landing.outcome.token_ids)
         self._clear_suspects(flight.requests)
-        return outcome
+        return landing.outcome
 
-    def _land_batch(
-        self, roster: Roster, due: list[Request], token_ids: tuple[int, ...], outcome: StepOutcome,
-        check_stop: StopCheck | None,
-    ) -> None:  # fmt: skip
-        """The decode batch as a whole: nobody has left it since it was planned."""
+    def _land_batch(self, landing: _Landing, due: list[Request]) -> None:
+        """The decode batch as a whole: nobody has left it since it was planned. ``due``: members to look at."""
+        roster, outcome = landing.flight.roster, landing.outcome
+        token_ids = landing.result.token_ids[: len(roster.requests)]
         append_tokens(roster, token_ids)
         for request in due:
             self._publish(request)
         outcome.sampled.extend(roster.requests)
         outcome.token_ids.extend(token_ids)
-        if check_stop is None and self.running.batch.stop_token_ids.isdisjoint(token_ids):
+        if landing.check_stop is None and self.running.batch.stop_token_ids.isdisjoint(token_ids):
             ending = [(request, request.token_ids[-1]) for request in due]
         else:
             ending = list(zip(roster.requests, token_ids, strict=True))
         for request, token_id in ending:
-            if self._ends(request, token_id, check_stop):
+            if self._ends(request, token_id, landing.check_stop):
                 outcome.finished.append(request)
 
-    def _land_rows(
-        self, flight: _Flight, first: int, last: int, drawn: Iterator[int], outcome: StepOutcome,
-        check_stop: StopCheck | None,
-    ) -> None:  # fmt: skip
-        """Rows ``first`` .. ``last`` - 1 of a plan, one by one."""
-        plan = flight.plan
+    def _land_rows(self, landing: _Landing, first: int, last: int) -> None:
+        """Rows ``first`` .. ``last`` - 1 of the plan, one by one. All rows before ``first`` have drawn a token."""
+        flight, plan = landing.flight, landing.flight.plan
+        drawn = iter(landing.result.token_ids[first:])
         for request, count, samples in zip(
             flight.requests[first:last], plan.counts[first:last], plan.samples[first:last], strict=True
         ):
@@ -321,12 +329,20 @@ class Scheduler:
                 continue
             self._publish(request)
             if token_id is not None:
-                request.token_ids.append(token_id)
-                outcome.sampled.append(request)
-                outcome.token_ids.append(token_id)
-                self._count_prompt(request)
-                if self._ends(request, token_id, check_stop):
-                    outcome.finished.append(request)
+                self._land_token(landing, request, token_id)
+
+    def _land_token(self, landing: _Landing, request: Request, token_id: int) -> None:
+        outcome = landing.outcome
+        if request.row_id in landing.result.faults:
+            self._end(request, Status.FAILED)
+            outcome.failed.append(request)
+            return
+        request.token_ids.append(token_id)
+        outcome.sampled.append(request)
+        outcome.token_ids.append(token_id)
+        self._count_prompt(request)
+        if self._ends(request, token_id, landing.check_stop):
+            outcome.finished.append(request)
 
     def _ends(self, request: Request, token_id: int, check_stop: StopCheck | None) -> bool:
         if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
@@ -375,6 +391,8 @@ class Scheduler:
             request.roll_back()
             if ended:
                 self._free(request)
+        if not self._copies:  # a copy that the next plan makes again still reads its source
+            self.kv.land(self._next_step_id - 1)
         live = [request for request in requests if not request.is_finished]
         self._table_writes.clear()
         self._released_rows.clear()

@@ -49,10 +49,12 @@ class SchedulerCounters:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; and
-    those that ended with it. Requests that had ended while the step was in flight are in ``landed`` alone."""
+    """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; those
+    that ended with it; and those for which no token could be drawn, which have failed. Requests that had ended while
+    the step was in flight are in ``landed`` alone."""
 
     landed: list[Request]
     sampled: list[Request]
     token_ids: list[int]
     finished: list[Request]
+    failed: list[Request]

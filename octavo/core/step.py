@@ -80,6 +80,13 @@ class TokenLogprobs(NamedTuple):
     top: tuple[tuple[int, float], ...]
 
 
+class RowFault(NamedTuple):
+    """Why no token could be drawn for one row; ``invalid``: what its own client asked for rules every token out."""
+
+    message: str
+    invalid: bool
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What a runner sends back for one plan.
@@ -87,12 +94,14 @@ class StepResult:
     ``token_ids`` has one entry for each true entry of ``plan.samples``, in order. ``logprobs`` maps a row id to the
     logprobs of its sampled token, where asked for. ``prompt_logprobs`` maps a row id to entries for the prompt
     tokens at positions ``start + 1 ...`` that this chunk's rows predict (at most one a computed position).
+    ``faults`` maps a row id to what went wrong with its draw; its entry in ``token_ids`` means nothing.
     """
 
     step_id: int
     token_ids: tuple[int, ...]
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    faults: Mapping[int, RowFault] = field(default_factory=dict)
 
 
 class PendingStep(Protocol):

@@ -161,6 +161,9 @@ class Engine:
                 self._close(sequence)
             else:
                 self._news.deltas.append(choice.take_delta())
+        for sequence in outcome.failed:
+            fault = result.faults[sequence.row_id]
+            self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else ValueError(fault.message))
 
     def _note_times(self, choice: Choice, now: float) -> None:
         if choice.last_token is None:
@@ -188,12 +191,17 @@ class Engine:
         self._pending.clear()
         self._runner.reset()
         for sequence in self._scheduler.roll_back():
+            self._fail(sequence, error)
+
+    def _fail(self, sequence: Request, error: Exception) -> None:
+        """Tell the client of a sequence that has failed why."""
+        self._num_failed += 1
+        delta = self._close(sequence)
+        if isinstance(error, InvalidRequestError):
+            delta.error, delta.invalid_param = error.message, error.param or ""
+        else:
             logger.error("request %s failed", sequence.request_id, exc_info=error)
-            self._num_failed += 1
-            delta = self._close(sequence)
             delta.error = f"the model could not compute this request: {error}"
-            if isinstance(error, InvalidRequestError):
-                delta.error, delta.invalid_param = error.message, error.param or ""
 
     def _refuse(self, request: EngineRequest, error: InvalidRequestError) -> None:
         reason = error.param or "request"

@@ -1,6 +1,6 @@
 """The door: what may enter the engine, and how a request becomes one sequence for each choice."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from octavo.core.errors import InvalidRequestError
@@ -67,8 +67,10 @@ class Intake:
         self._check_ids("logit_bias", params.logit_bias or ())
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
 
-    def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
+    def _check_ids(self, name: str, token_ids: Collection[int]) -> None:
         """Token ids outside the vocabulary are refused (spec D26)."""
+        if not all(type(token_id) is int for token_id in token_ids):
+            raise InvalidRequestError(f"{name} must hold whole numbers only", name)
         largest = max(token_ids, default=0)
         smallest = min(token_ids, default=0)
         if largest >= self._vocab_size or smallest < 0:
@@ -79,7 +81,7 @@ class Intake:
 
 
 def check_salt(salt: str | None) -> None:
-    """A cache salt has 1 to 1024 characters (spec D14); None means none.
+    """A cache salt has 1 to 1024 characters (spec D14), each of which can be encoded; None means none.
 
     Raises:
         InvalidRequestError: it has not.
@@ -88,6 +90,12 @@ def check_salt(salt: str | None) -> None:
         raise InvalidRequestError(
             f"cache_salt must have 1 to {MAX_SALT_CHARACTERS} characters, got {len(salt)}", "cache_salt"
         )
+    try:
+        (salt or "").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            "cache_salt holds half of a surrogate pair, which is no character; send valid Unicode text", "cache_salt"
+        ) from error
 
 
 def _without_prompt_logprobs(params: SamplingParams) -> SamplingParams:

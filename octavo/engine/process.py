@@ -35,6 +35,7 @@ from octavo.engine.codec import (
     read_request,
 )
 from octavo.engine.interface import EngineLoop
+from octavo.engine.messages import EngineOutputs
 from octavo.engine.stats_log import StatsLog
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,9 @@ def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoRet
         # A closing socket gives what it holds this long to leave; the parent is reading.
         outputs.setsockopt(zmq.LINGER, 1000)
         outputs.connect(args.output_endpoint)
+        outputs.send(encode(Heartbeat()))  # on the socket that was connected last: all of them are
         engine = _build(factory, outputs)
+        outputs.send(encode(News(EngineOutputs(stats=engine.stats()), [])))  # what is shown before the first request
         outputs.send(encode(Ready(engine.limits)))
         EngineProcessLoop(engine, commands, outputs, args.log_stats).run()
     except SystemExit:
@@ -215,11 +218,10 @@ class EngineProcessLoop:
             self._stats_log.write(outputs.stats)
 
     def _flush(self) -> None:
-        if not self._outbox:
+        # Asked first, so that what a slow reader has not taken is not written out again at every step.
+        if not self._outbox or not self._outputs.poll(0, zmq.POLLOUT):
             return
         outputs, iterations = self._outbox.peek()
-        try:
+        with contextlib.suppress(zmq.Again):
             self._outputs.send(encode(News(outputs, iterations)), zmq.DONTWAIT)
-        except zmq.Again:
-            return
-        self._outbox.clear()
+            self._outbox.clear()

@@ -51,6 +51,9 @@ class Batch(ctypes.Structure):
     )
 
 
+MAX_THREADS = 1024
+"""More than any machine has cores for; far more would take the memory for their stacks."""
+
 _SHAPE, _BATCH, _PTR, _INT, _FLOAT = POINTER(AttentionShape), POINTER(Batch), c_void_p, c_int64, c_float
 
 # Name: (arguments, result), in the order of the header.
@@ -121,12 +124,12 @@ def default_num_threads() -> int:
     """OCTAVO_THREADS, else the CPUs that this process may use by affinity and by its cgroup's quota.
 
     Raises:
-        ConfigurationError: OCTAVO_THREADS is not a positive whole number.
+        ConfigurationError: OCTAVO_THREADS is not a whole number from 1 to ``MAX_THREADS``.
     """
     wanted = os.environ.get("OCTAVO_THREADS")
     if wanted:
-        if not wanted.isdecimal() or int(wanted) < 1:
-            raise ConfigurationError(f"OCTAVO_THREADS={wanted}: give a whole number of threads, at least 1.")
+        if not wanted.isdecimal() or not 1 <= int(wanted) <= MAX_THREADS:
+            raise ConfigurationError(f"OCTAVO_THREADS={wanted}: give a whole number of threads, 1 to {MAX_THREADS}.")
         return int(wanted)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota()

@@ -94,7 +94,12 @@ class ChatTemplate:
         if not messages:
             raise InvalidRequestError("messages is empty; give at least one message", param="messages")
         chat = []
+        message: Any
         for message in messages:
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                raise InvalidRequestError(
+                    f"a message must be an object with role and content, got {message!r:.80}", param="messages"
+                )
             copy = {key: value for key, value in message.items() if value is not None}
             if isinstance(copy.get("content"), (list, tuple)):
                 copy["content"] = self._content_parts(copy["content"])

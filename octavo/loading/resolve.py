@@ -18,10 +18,14 @@ def resolve_model(name: str) -> Path:
     Raises:
         ConfigurationError: none of these, or it cannot be fetched.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(name).expanduser()
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ of a user that there is not
+        raise ConfigurationError(f"{name:.200} cannot be looked up: {error!s:.100}; give another path") from error
+    if is_folder:
         return path
-    if path.is_file():
+    if is_file:
         if path.suffix == ".gguf":
             return path
         raise ConfigurationError(f"{name} is a file but not a .gguf file; give a .gguf file or a folder of safetensors")

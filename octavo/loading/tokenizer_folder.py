@@ -33,9 +33,18 @@ def folder_tokenizer(folder: Path) -> TokenizerParts:
     backend.no_truncation()
     backend.no_padding()
     config = _read_json(folder / "tokenizer_config.json")
-    special = _named_tokens(config, _read_json(folder / "special_tokens_map.json"))
-    _add_tokens(backend, config, special)
-    return TokenizerParts(backend, special, _eos_token_ids(folder, backend, special), _chat_templates(folder, config))
+    special_map = _read_json(folder / "special_tokens_map.json")
+    try:
+        special = _named_tokens(config, special_map)
+        _add_tokens(backend, config, special)
+        eos_token_ids, templates = _eos_token_ids(folder, backend, special), _chat_templates(folder, config)
+    except ConfigurationError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        raise ConfigurationError(
+            f"the tokenizer's files in {folder} hold a value of the wrong kind ({error}); fetch the model again"
+        ) from error
+    return TokenizerParts(backend, special, eos_token_ids, templates)
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from typing import Any
 
 from octavo.core.errors import ConfigurationError
 
+MAX_LAYERS = 4096
+"""Far above any model there is; a nonsense number would only fill the memory with names of tensors."""
+
 # Field of a config.json -> the values under which it changes nothing. None and an absent field change nothing either.
 _CONFIG_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "alibi": (False,),

@@ -15,7 +15,7 @@ class ModelInputs:
     """One step for a model.
 
     ``token_ids``: int64 [R]. ``kv``: for each layer its KV memory and the batch layout of its group.
-    ``head_rows``: int64 [N], the rows whose logits are wanted.
+    ``head_rows``: int64 [N], the rows whose next tokens are wanted.
     """
 
     token_ids: Tensor
@@ -40,5 +40,9 @@ class Model(Protocol):
         ...
 
     def forward(self, inputs: ModelInputs) -> Tensor:
-        """Logits fp32 [N, vocab_size] of ``inputs.head_rows``."""
+        """Hidden states fp32 [N, hidden_size] of ``inputs.head_rows``, as ``head`` takes them."""
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits fp32 [n, vocab_size] of some rows of what ``forward`` gave: as many as the caller has memory for."""
         ...

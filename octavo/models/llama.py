@@ -63,14 +63,17 @@ class Llama:
         )
 
     def forward(self, inputs: ModelInputs) -> Tensor:
-        """Logits fp32 [N, vocab_size] of ``inputs.head_rows``."""
+        """Hidden states fp32 [N, hidden_size] of ``inputs.head_rows``, as ``head`` takes them."""
         ops = self._ops
         x = ops.embed(self._embedding, inputs.token_ids)
         for layer, (kv, batch) in zip(self._layers, inputs.kv, strict=True):
             x = ops.add(x, self._attention(layer, x, kv, batch))
             x = ops.add(x, self._mlp(layer, x))
-        x = ops.take_rows(x, inputs.head_rows)
-        return ops.linear(ops.norm(x, self._norm, self.config.norm_eps), self._head)
+        return ops.take_rows(x, inputs.head_rows)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits fp32 [n, vocab_size] of rows of what ``forward`` gave."""
+        return self._ops.linear(self._ops.norm(hidden, self._norm, self.config.norm_eps), self._head)
 
     def _attention(self, layer: _Layer, x: Tensor, kv: KVLayer, batch: BatchLayout) -> Tensor:
         ops, eps = self._ops, self.config.norm_eps

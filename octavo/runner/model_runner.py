@@ -1,8 +1,10 @@
 """Carries plans out on a model: copies, rows, one forward pass, samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 
@@ -10,7 +12,10 @@ from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
 from octavo.kernels.interface import BatchLayout, KVLayer, Ops
 from octavo.models.interface import Model, ModelInputs
 from octavo.runner.input_batch import InputBatch
-from octavo.runner.sampler import Sampler
+from octavo.runner.sampler import Sampler, Samples
+
+MAX_LOGITS = 1 << 25
+"""Logits held at a time (128 MiB in fp32): 128 rows of the largest vocabularies."""
 
 BadWordEncoder = Callable[[Sequence[str]], tuple[tuple[int, ...], ...]]
 """The token sequences that spell given words."""
@@ -69,8 +74,7 @@ class ModelRunner:
             kv=self._kv.layers(self._batch.layouts(plan)),
             head_rows=torch.tensor(heads.rows, dtype=torch.int64),
         )
-        logits = self._model.forward(inputs)
-        result = self._sample(plan, heads, logits)
+        result = self._read_heads(plan, heads, self._model.forward(inputs))
         self._batch.release(plan.released_rows)
         return result
 
@@ -78,42 +82,73 @@ class ModelRunner:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()
         self._batch.add(new, self._sampler.new_row(new, bad_words))
 
-    def _sample(self, plan: StepPlan, heads: "_HeadRows", logits: torch.Tensor) -> StepResult:
-        rows = [self._batch.rows[row_id] for row_id in heads.sampling]
-        samples = self._sampler.sample(
-            logits[: len(rows)], [row.sampling for row in rows], [len(row.tokens) for row in rows]
-        )
+    def _read_heads(self, plan: StepPlan, heads: "_HeadRows", hidden: torch.Tensor) -> StepResult:
+        """Draw tokens and take logprobs, from the logits of a few rows at a time: a long prompt's logprobs over a large
+        vocabulary would take gigabytes at once."""
+        drawn = Samples([], {}, {})
+        prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
+        at_once = max(1, MAX_LOGITS // self._model.config.vocab_size)
+        for start in range(0, len(heads.rows), at_once):
+            logits = self._model.head(hidden[start : start + at_once])
+            sampling = heads.sampling[start : start + at_once]
+            samples = self._sample(sampling, logits[: len(sampling)])
+            drawn.token_ids.extend(samples.token_ids)
+            drawn.logprobs.update(samples.logprobs)
+            drawn.faults.update(samples.faults)
+            first = start + len(sampling) - len(heads.sampling)
+            known = heads.known[first : first + len(logits) - len(sampling)]
+            for row_id, entries in self._prompt_logprobs(known, logits[len(sampling) :]):
+                prompt_logprobs[row_id] = prompt_logprobs.get(row_id, ()) + entries
+        return StepResult(plan.step_id, tuple(drawn.token_ids), drawn.logprobs, prompt_logprobs, drawn.faults)
+
+    def _sample(self, row_ids: Sequence[int], logits: torch.Tensor) -> Samples:
+        rows = [self._batch.rows[row_id] for row_id in row_ids]
+        samples = self._sampler.sample(logits, [row.sampling for row in rows], [len(row.tokens) for row in rows])
         for row, token_id in zip(rows, samples.token_ids, strict=True):
             row.append(token_id)
-        prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
-        for row_id, (first, token_ids, num_top) in heads.prompt_chunks.items():
-            chunk = logits[first : first + len(token_ids)]
-            prompt_logprobs[row_id] = self._sampler.prompt_logprobs(chunk, token_ids, num_top)
-        return StepResult(plan.step_id, tuple(samples.token_ids), samples.logprobs, prompt_logprobs)
+        return samples
+
+    def _prompt_logprobs(
+        self, known: Sequence["_KnownToken"], logits: torch.Tensor
+    ) -> Iterator[tuple[int, tuple[TokenLogprobs, ...]]]:
+        """Row id and entries, in order; row i of ``logits`` predicts ``known[i]``."""
+        start = 0
+        for (row_id, num_top), group in groupby(known, key=lambda token: (token.row_id, token.num_top)):
+            token_ids = [token.token_id for token in group]
+            end = start + len(token_ids)
+            yield row_id, self._sampler.prompt_logprobs(logits[start:end], token_ids, num_top)
+            start = end
+
+
+class _KnownToken(NamedTuple):
+    """A prompt token whose logprob is wanted, with those of the ``num_top`` best beside it."""
+
+    row_id: int
+    token_id: int
+    num_top: int
 
 
 class _HeadRows:
-    """Which rows of the step reach the head: first the sampling rows, in order, then those of prompt logprobs.
+    """Which rows of the step reach the head: ``rows``, first those that sample, then those of prompt logprobs.
 
-    ``prompt_chunks``: row id -> (first line among the logits, the prompt tokens predicted there, how many of the best).
+    ``sampling``: row ids of the first; ``known``: the tokens that the others predict.
     """
 
     def __init__(self, plan: StepPlan, batch: InputBatch) -> None:
-        self.sampling = [row_id for row_id, samples in zip(plan.row_ids, plan.samples, strict=True) if samples]
-        self.rows: list[int] = []
-        self.prompt_chunks: dict[int, tuple[int, list[int], int]] = {}
-        end = 0
-        for count, samples in zip(plan.counts, plan.samples, strict=True):
-            end += count
-            if samples:
-                self.rows.append(end - 1)
+        self.sampling: list[int] = []
+        self.known: list[_KnownToken] = []
+        sampling_rows: list[int] = []
+        known_rows: list[int] = []
         first_row = 0
-        for row_id, start, count in zip(plan.row_ids, plan.starts, plan.counts, strict=True):
+        for row_id, start, count, samples in zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True):
             row = batch.rows[row_id]
-            wanted = row.sampling.params.prompt_logprobs
-            if wanted is not None:
+            num_top = row.sampling.params.prompt_logprobs
+            if num_top is not None:
                 token_ids = row.tokens[start + 1 : min(start + count + 1, row.num_prompt_tokens)]
-                if token_ids:
-                    self.prompt_chunks[row_id] = (len(self.rows), token_ids, wanted)
-                    self.rows += range(first_row, first_row + len(token_ids))
+                self.known += (_KnownToken(row_id, token_id, num_top) for token_id in token_ids)
+                known_rows += range(first_row, first_row + len(token_ids))
             first_row += count
+            if samples:
+                self.sampling.append(row_id)
+                sampling_rows.append(first_row - 1)
+        self.rows = sampling_rows + known_rows

@@ -54,12 +54,12 @@ class SeenTokens:
         ids = self._ids[: len(self._places)]
         counts = self._counts[: len(self._places)]
         values = logits[ids].astype(np.float64)
-        if params.repetition_penalty != 1.0:
-            penalty = params.repetition_penalty
-            with np.errstate(over="ignore"):  # a penalty near 0 lifts a logit beyond any number; bounded below
+        with np.errstate(over="ignore"):  # a penalty can lift a logit beyond any number (bounded), or sink it to -inf
+            if params.repetition_penalty != 1.0:
+                penalty = params.repetition_penalty
                 values = np.where(values > 0, values / penalty, values * penalty)
-        values -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
-        logits[ids] = np.clip(values, None, _LARGEST)
+            values -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+            logits[ids] = np.clip(values, None, _LARGEST)
 
 
 class BadWords:

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from octavo.core.errors import InvalidRequestError
-from octavo.core.step import NewRow, TokenLogprobs
+from octavo.core.step import NewRow, RowFault, TokenLogprobs
 from octavo.runner.drawing import draw, token_weights
 from octavo.runner.logprobs import token_logprobs
 from octavo.runner.randomness import uniform
@@ -26,10 +26,12 @@ from octavo.runner.row_sampling import RowSampling
 
 
 class Samples(NamedTuple):
-    """``token_ids``: one a row, in order. ``logprobs``: by row id, of the rows that ask for them."""
+    """``token_ids``: one a row, in order. ``logprobs``: by row id, of the rows that ask for them. ``faults``: by row
+    id, of the rows that have no token to draw; their token id is 0."""
 
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs]
+    faults: dict[int, RowFault]
 
 
 class Sampler:
@@ -49,19 +51,23 @@ class Sampler:
 
         ``logits``: fp32 [N, vocab_size]. ``positions``: index in its sequence of the token that each row draws.
 
-        Raises:
-            ValueError: a row has no token to draw (NaN or infinite logits); the message names its row id.
-            InvalidRequestError: a request's own masks leave no token.
+        A row without a token to draw (its own masks leave none, or the model gave NaN or infinite logits) is a fault
+        of that row alone.
         """
         batch: Row = logits.detach().cpu().numpy()
-        token_ids: list[int] = []
-        logprobs: dict[int, TokenLogprobs] = {}
+        samples = Samples([], {}, {})
         for raw, row, position in zip(batch, rows, positions, strict=True):
-            token_id = self._sample_row(raw, row, position)
-            token_ids.append(token_id)
+            try:
+                token_id = self._sample_row(raw, row, position)
+            except ValueError as error:
+                samples.faults[row.row_id] = RowFault(str(error), isinstance(error, InvalidRequestError))
+                samples.token_ids.append(0)
+                continue
+            samples.token_ids.append(token_id)
             if row.params.logprobs is not None:
-                logprobs[row.row_id] = token_logprobs(raw, token_id, row.params.logprobs, self.num_valid_tokens)
-        return Samples(token_ids, logprobs)
+                entry = token_logprobs(raw, token_id, row.params.logprobs, self.num_valid_tokens)
+                samples.logprobs[row.row_id] = entry
+        return samples
 
     def prompt_logprobs(self, logits: Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprobs, ...]:
         """Logprobs of known tokens: row i of ``logits`` (fp32 [m, vocab_size]) predicts ``token_ids[i]``.

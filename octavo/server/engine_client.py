@@ -141,8 +141,7 @@ class AsyncEngineClient:
         try:
             self.limits = await self._ready
         finally:
-            # Both ends are connected, or never will be: without the files nobody else can join, and none is left.
-            self._remove_folder()
+            self._remove_folder()  # both ends are connected, or never will be
         return self.limits
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[OutputDelta, None]:
@@ -235,6 +234,7 @@ class AsyncEngineClient:
     async def _read(self) -> None:
         while True:
             self._take(decode_event(await self._outputs.recv()))
+            self._remove_folder()  # all sockets are connected, so nobody else can join and no file is left
             self._last_heard = time.monotonic()
             async with self._heard:
                 self._heard.notify_all()

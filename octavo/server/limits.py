@@ -12,6 +12,7 @@ class ServerLimits:
     sampling: SamplingLimits = field(default_factory=SamplingLimits)
     prompts: int = 256
     messages: int = 4096
+    truncated_text_bytes: int = 2**20
     cache_salt_characters: int = 1024
     body_bytes: int = 32 * 2**20
     json_nesting: int = 64

@@ -58,6 +58,8 @@ def _encode(state: ServerState, item: Any, add_special_tokens: bool, truncate: i
     if isinstance(item, str):
         if truncate is None:
             _check_text_length(state, item)
+        else:
+            _check_truncated(state, item)
         prompt = Prompt(state.tokenizer.encode(item, add_special_tokens), item)
     elif isinstance(item, list) and set(map(type, item)) <= {int}:
         check_ids("prompt", item, state.engine.limits.vocab_size)
@@ -80,6 +82,17 @@ def _check_text_length(state: ServerState, text: str) -> None:
             f"The prompt of {num_bytes} bytes has at least {fewest} tokens; with one token to generate the limit is "
             f"{limit} (max_model_len).",
             "prompt",
+        )
+
+
+def _check_truncated(state: ServerState, text: str) -> None:
+    """A text that is going to be cut may be longer than what fits, and yet not so long that it keeps others waiting."""
+    fitting = state.engine.limits.max_model_len * max(1, state.longest_token_bytes)
+    limit = max(state.settings.limits.truncated_text_bytes, fitting)
+    num_bytes = len(text.encode(errors="replace"))
+    if num_bytes > limit:
+        raise InvalidRequestError(
+            f"The prompt has {num_bytes} bytes; with truncate_prompt_tokens the limit is {limit}.", "prompt"
         )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from octavo.core.errors import ConfigurationError
 from octavo.server.limits import ServerLimits
 
 LOOPBACK = "127.0.0.1"
@@ -28,6 +29,18 @@ class ServerSettings:
     log_stats: bool = True
     enable_log_requests: bool = False
     limits: ServerLimits = field(default_factory=ServerLimits)
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ConfigurationError: an empty host or key, which would quietly open the server, or a time that is none.
+        """
+        if self.host == "":
+            raise ConfigurationError(f"the host is empty; give an address such as {LOOPBACK}, or {EVERYWHERE} for all")
+        if self.api_key == "":
+            raise ConfigurationError("the API key is empty; give one, or leave it out to serve without a key")
+        if not self.shutdown_timeout >= 0:  # NaN compares false
+            raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 
     @property
     def listen_host(self) -> str:

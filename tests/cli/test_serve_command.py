@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import octavo.cli.serve
-from octavo.engine_args import EngineArgs
 from octavo.cli.main import octavo as command
+from octavo.engine_args import EngineArgs
 from octavo.server.settings import ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"

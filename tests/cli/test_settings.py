@@ -10,10 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from octavo.engine_args import EngineArgs
 from octavo.cli.main import LazyCommand, LazyGroup
 from octavo.cli.options import ENGINE_FIELDS, engine_options, model_argument, sampling_options, setting
 from octavo.core.sampling_params import SamplingParams
+from octavo.engine_args import EngineArgs
 
 Run = Callable[..., Result]
 

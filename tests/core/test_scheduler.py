@@ -228,6 +228,27 @@ def test_a_fault_that_passes_costs_nobody_an_answer() -> None:
         assert output(request) == expected_output(request.token_ids[:3], 12)
 
 
+def test_a_failed_step_gives_back_what_was_held_for_it() -> None:
+    """Two requests compute the same block; the second gives its own back, held for the step in flight, which fails."""
+    harness = Harness(num_blocks=4, depth=2)
+    twins = [harness.add([1, 2, 3, 4, 5], 4), harness.add([1, 2, 3, 4, 5], 4, prompt_logprobs=0)]
+    harness.plan(), harness.plan()
+    harness.land()
+    assert harness.kv.held_blocks
+
+    def fails(plan: StepPlan) -> None:
+        raise RuntimeError("injected")
+
+    harness.runner.fails = fails
+    harness.land()
+    harness.runner.fails = lambda plan: None
+    for twin in twins:
+        harness.scheduler.abort(twin)
+    as_large_as_the_pool = harness.add(list(range(14)), 2)
+    harness.run()
+    assert as_large_as_the_pool.status is Status.LENGTH
+
+
 def test_reset_prefix_cache_while_running() -> None:
     harness = Harness(num_blocks=64)
     first = harness.add(list(range(20)), 30)
@@ -245,3 +266,19 @@ def test_reset_prefix_cache_while_running() -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"16.*32"):
         SchedulerConfig(max_num_seqs=32, max_num_batched_tokens=16)
+
+
+@DEPTHS
+def test_a_row_without_a_token_to_draw_fails_alone_and_at_once(depth: int) -> None:
+    """No step is rolled back for it: the others' plans stay as they were."""
+    harness = Harness(num_blocks=64, depth=depth)
+    requests = [harness.add([i * 10, i * 10 + 1, i * 10 + 2], 12) for i in range(4)]
+    stuck = requests[1]
+    harness.runner.faults = lambda row_id: row_id == stuck.row_id and stuck.num_output_tokens >= 2
+    harness.run()
+    assert stuck.status is Status.FAILED
+    assert output(stuck) == expected_output(stuck.token_ids[:3], 2)
+    for request in requests:
+        if request is not stuck:
+            assert output(request) == expected_output(request.token_ids[:3], 12)
+    assert all(len(plan.row_ids) != 1 for plan in harness.runner.plans[:8]), "nobody was tried alone"

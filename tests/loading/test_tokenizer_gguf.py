@@ -186,6 +186,7 @@ def test_chat_templates_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"tokenizer.ggml.merges": ["q zzzz"]}, "broken vocabulary.*zzzz"),
         ({"tokenizer.ggml.pre": "unheard-of"}, "'unheard-of'.*smollm"),
         ({"tokenizer.ggml.model": "bert"}, "'bert'.*gpt2 and llama"),
         ({"tokenizer.ggml.tokens": None}, "no vocabulary"),

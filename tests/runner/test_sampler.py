@@ -11,7 +11,6 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import NewRow, TokenLogprobs
 from octavo.runner.drawing import draw, token_weights
@@ -222,12 +221,15 @@ def test_huge_logits_do_not_overflow() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [math.nan, INF, -INF])
-def test_unusable_logits_are_an_error_that_names_the_row(temperature: float, bad: float) -> None:
+def test_unusable_logits_are_a_fault_of_their_row_alone(temperature: float, bad: float) -> None:
     sampler = Sampler(3, 3)
     rows = [sampler.new_row(new_row(SamplingParams(temperature=temperature), row_id=row_id)) for row_id in (41, 42)]
     logits = torch.tensor([[0.0, 1.0, 2.0], [bad] * 3 if bad == -INF else [0.0, bad, 1.0]])
-    with pytest.raises(ValueError, match="row 42"):
-        sampler.sample(logits, rows, [1, 1])
+    samples = sampler.sample(logits, rows, [1, 1])
+    assert list(samples.faults) == [42]
+    assert not samples.faults[42].invalid
+    assert "row 42" in samples.faults[42].message
+    assert samples.token_ids[0] == sampler.sample(logits[:1], rows[:1], [1]).token_ids[0]
 
 
 # Randomness
@@ -381,8 +383,10 @@ def test_allowed_token_ids_are_all_that_is_drawn() -> None:
 
 def test_masks_that_leave_nothing_are_an_error_of_the_request() -> None:
     row = new_row(SamplingParams(temperature=1.0, allowed_token_ids=[5], min_tokens=2), stop_token_ids=[5])
-    with pytest.raises(InvalidRequestError, match="leave no token to draw after 0 output tokens"):
-        sample_one([0.0] * 6, row)
+    sampler = Sampler(6, 6)
+    fault = sampler.sample(torch.zeros(1, 6), [sampler.new_row(row)], [1]).faults[row.row_id]
+    assert fault.invalid
+    assert "leave no token to draw after 0 output tokens" in fault.message
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -477,3 +481,8 @@ def test_sampling_changes_neither_logits_nor_state() -> None:
     first = sampler.sample(logits, [row], [9])
     assert sampler.sample(logits, [row], [9]) == first
     assert logits.tolist() == [PEAKED]
+
+
+def test_penalties_on_the_largest_logits_of_either_sign_warn_of_nothing() -> None:
+    params = SamplingParams(temperature=0.0, repetition_penalty=100.0, frequency_penalty=2.0)
+    assert sample_one([3e38, -3e38, 1.0], new_row(params, (0, 1), 0)) == 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from octavo.core.step import NewRow, StepPlan, StepResult
+from octavo.core.step import NewRow, RowFault, StepPlan, StepResult
 
 VOCAB_SIZE = 1000
 Memory = dict[int, tuple[int, int]]
@@ -44,11 +44,13 @@ class _Pending:
 
 @dataclass
 class FakeRunner:
-    """Steps are carried out when their result is asked for, in order of submission; ``fails`` may raise."""
+    """Steps are carried out when their result is asked for, in order of submission; ``fails`` may raise; a row for
+    which ``faults`` is true has no token to draw."""
 
     block_size: int
     num_groups: int = 1
     fails: Callable[[StepPlan], None] = lambda plan: None
+    faults: Callable[[int], bool] = lambda row_id: False
     plans: list[StepPlan] = field(default_factory=list)
     rows: dict[int, _Row] = field(default_factory=dict)
     memories: list[Memory] = field(default_factory=list)
@@ -90,7 +92,8 @@ class FakeRunner:
                 drawn.append(self._sample(self.rows[row_id], end))
         for row_id in plan.released_rows:
             del self.rows[row_id]
-        return StepResult(plan.step_id, tuple(drawn))
+        faults = {row_id: RowFault("stuck", False) for row_id in plan.row_ids if self.faults(row_id)}
+        return StepResult(plan.step_id, tuple(drawn), faults=faults)
 
     def _add_row(self, new: NewRow) -> None:
         self.rows[new.row_id] = _Row(list(new.token_ids), [list(ids) for ids in new.block_ids])

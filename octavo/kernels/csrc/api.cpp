@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "octavo_kernels.h"
 #include "thread_pool.h"
+#include <pthread.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -44,11 +45,24 @@ const Kernels* best_kernels() {
 
 const Kernels* g_kernels = best_kernels();
 
-// Never destroyed: its threads may outlive static destructors.
-ThreadPool& pool() {
-    static ThreadPool* const instance = new ThreadPool;
-    return *instance;
+void renew_pool();
+
+ThreadPool* make_pool() {
+    pthread_atfork(nullptr, nullptr, renew_pool);
+    return new ThreadPool;
 }
+
+// Never destroyed: its threads may outlive static destructors.
+ThreadPool* g_pool = make_pool();
+
+// A forked child has none of its parent's threads, and locks that they held stay locked in it: it begins anew.
+void renew_pool() {
+    const int32_t num_threads = g_pool->num_threads();
+    g_pool = new ThreadPool;
+    g_pool->set_num_threads(num_threads);
+}
+
+ThreadPool& pool() { return *g_pool; }
 
 // Work below this (in elements touched or multiply-adds) is not worth waking a thread.
 constexpr int64_t kSerialWork = 16384;

@@ -1,6 +1,7 @@
 #include "thread_pool.h"
 
 #include <chrono>
+#include <system_error>
 
 namespace octavo {
 namespace {
@@ -58,7 +59,11 @@ void ThreadPool::run_tasks() {
 void ThreadPool::start_missing_workers() {
     while (static_cast<int32_t>(workers_.size()) < num_threads() - 1) {
         const int32_t index = static_cast<int32_t>(workers_.size());
-        workers_.emplace_back([this, index] { work(index); });
+        try {
+            workers_.emplace_back([this, index] { work(index); });
+        } catch (const std::system_error&) {  // the machine gives no more threads: go on with those that there are
+            num_threads_.store(index + 1, std::memory_order_relaxed);
+        }
     }
 }
 

@@ -1,0 +1,159 @@
+"""A state machine over the scheduler, at one and two steps in flight: any order of arrivals, aborts, plans, landings,
+faults and resets keeps the invariants, leaves nothing behind, and gives every request the answer it has alone."""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from octavo.core.errors import InvalidRequestError
+from octavo.core.request import Status
+from octavo.core.step import StepPlan
+from tests.support.fake_runner import expected_output
+from tests.support.scheduling import Harness
+
+HEADS: tuple[list[int], ...] = ([], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 9, 9, 9, 9, 9])
+"""Beginnings of prompts: few, so that prefixes are shared, computed twice and waited for."""
+
+PROMPTS = st.builds(list.__add__, st.sampled_from(HEADS), st.lists(st.integers(0, 1), min_size=1, max_size=6))
+MAX_TOKENS = st.one_of(st.integers(1, 2), st.integers(1, 20))
+STOP_IDS = st.sampled_from([(), (), range(0, 1000, 7)])
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Every request that was ever added stays in ``harness.requests``, so the checks see the ended ones too."""
+
+    depth: int
+
+    @initialize(
+        num_blocks=st.integers(4, 24),
+        block_size=st.sampled_from([1, 2, 4]),
+        num_groups=st.sampled_from([1, 1, 2]),
+        max_num_seqs=st.integers(1, 5),
+        spare_tokens=st.integers(0, 12),
+        prefix_caching=st.sampled_from([True, True, False]),
+        max_prefix_wait_steps=st.sampled_from([1, 4, 64]),
+    )
+    def start(self, num_blocks: int, num_groups: int, max_num_seqs: int, spare_tokens: int, **sizes: Any) -> None:
+        self.harness = Harness(
+            num_blocks=num_blocks * num_groups,
+            num_groups=num_groups,
+            depth=self.depth,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_seqs + spare_tokens,
+            **sizes,
+        )
+        self.harness.runner.fails = self._fail_if_armed
+        self.armed = False
+
+    def _fail_if_armed(self, plan: StepPlan) -> None:
+        if self.armed:
+            self.armed = False
+            raise RuntimeError("injected")
+
+    @rule(
+        prompt=PROMPTS,
+        max_tokens=MAX_TOKENS,
+        stop_ids=STOP_IDS,
+        salt=st.sampled_from([None, None, "a"]),
+        wants_prompt=st.sampled_from([(False,), (True,), (False, True)]),
+    )
+    def add(
+        self, prompt: list[int], max_tokens: int, stop_ids: range, salt: str | None, wants_prompt: tuple[bool, ...]
+    ) -> None:
+        """One request, or twins of which the second computes what the first does: prompt logprobs read no cache."""
+        fits = len(prompt) + max_tokens <= self.harness.scheduler.max_tokens_per_sequence
+        for wanted in wants_prompt:
+            params = {"prompt_logprobs": 0} if wanted else {}
+            try:
+                self.harness.add(prompt, max_tokens, stop_ids=list(stop_ids)[:128], salt=salt, **params)
+            except InvalidRequestError:
+                assert not fits
+            else:
+                assert fits
+
+    @rule(which=st.integers(0, 7))
+    def abort(self, which: int) -> None:
+        live = [request for request in self.harness.requests if not request.is_finished]
+        if live:
+            self.harness.scheduler.abort(live[which % len(live)])
+
+    @rule()
+    def plan(self) -> None:
+        if len(self.harness.pending) == self.depth:
+            return
+        planned = self.harness.plan()
+        assert planned or self.harness.pending or not self.harness.scheduler.has_work, "there is work, and no step runs"
+
+    @rule()
+    def land(self) -> None:
+        self.harness.land()
+
+    @rule(turns=st.integers(2, 5))
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            for _ in range(self.depth):
+                self.plan()
+            self.land()
+
+    @rule()
+    def fail(self) -> None:
+        """The oldest step in flight fails; a request that was alone in it ends."""
+        self.armed = bool(self.harness.pending)
+        self.harness.land()
+
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.harness.scheduler.reset_prefix_cache()
+
+    @invariant()
+    def bookkeeping_agrees(self) -> None:
+        self.harness.check()
+
+    @invariant()
+    def rows_of_the_runner_are_bounded(self) -> None:
+        assert len(self.harness.runner.rows) <= 2 * self.harness.max_num_seqs
+
+    @invariant()
+    def nothing_is_held_for_steps_that_are_not_in_flight(self) -> None:
+        assert self.harness.pending or not self.harness.kv.held_blocks
+
+    @invariant()
+    def the_calendar_knows_members_only(self) -> None:
+        batch = self.harness.scheduler.running.batch
+        assert batch.scheduled_requests == set(batch.roster.requests)
+
+    @invariant()
+    def answers_are_those_of_each_request_alone(self) -> None:
+        for request in self.harness.requests:
+            output = request.token_ids[request.num_prompt_tokens :]
+            prompt = request.token_ids[: request.num_prompt_tokens]
+            max_tokens = request.max_total_tokens - request.num_prompt_tokens
+            expected = expected_output(prompt, max_tokens, request.stop_token_ids)
+            ended = request.status in (Status.LENGTH, Status.STOPPED)
+            assert output == expected if ended else output == expected[: len(output)]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        before = [request for request in self.harness.requests if not request.is_finished]
+        self.harness.run()
+        assert all(request.status in (Status.LENGTH, Status.STOPPED) for request in before)
+        self.bookkeeping_agrees()
+        self.nothing_is_held_for_steps_that_are_not_in_flight()
+        self.the_calendar_knows_members_only()
+        self.answers_are_those_of_each_request_alone()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_any_order_of_events(depth: int) -> None:
+    machine = type("Machine", (SchedulerMachine,), {"depth": depth})
+    run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))

@@ -1,0 +1,58 @@
+"""The runner on a small random model: what it answers does not depend on how many rows reach the head at a time."""
+
+import pytest
+from torch import Tensor
+
+from octavo import LLM, SamplingParams
+from octavo.models.llama import Llama
+from octavo.runner import model_runner
+from tests.support.models import rand_model
+
+PROMPTS = ([5, 6, 7, 8, 9, 10, 11], [12, 13], list(range(20, 50)), [60])
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    return LLM(
+        str(rand_model(tmp_path_factory.mktemp("rand"))),
+        num_blocks=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=24,
+        enable_prefix_caching=False,
+    )
+
+
+def answers(llm: LLM) -> list[tuple[object, ...]]:
+    params = [
+        SamplingParams(max_tokens=3, seed=1, logprobs=2, prompt_logprobs=num_top, ignore_eos=True)
+        for num_top in (2, None, 0, 3)
+    ]
+    outputs = llm.generate(list(PROMPTS), params)
+    return [(output.prompt_logprobs, output.outputs[0].token_ids, output.outputs[0].logprobs) for output in outputs]
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 5])
+def test_the_head_reads_a_few_rows_at_a_time(llm: LLM, rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = answers(llm)
+    heights = []
+    head = Llama.head
+
+    def counted(model: Llama, hidden: Tensor) -> Tensor:
+        heights.append(len(hidden))
+        return head(model, hidden)
+
+    monkeypatch.setattr(Llama, "head", counted)
+    monkeypatch.setattr(model_runner, "MAX_LOGITS", rows_at_once * llm._engine.limits.vocab_size)
+    assert answers(llm) == expected
+    assert max(heights) == rows_at_once
+
+
+def test_prompt_logprobs_are_one_entry_a_prompt_token(llm: LLM) -> None:
+    for prompt, wanted, (entries, _, _) in zip(PROMPTS, (2, None, 0, 3), answers(llm), strict=True):
+        if wanted is None:
+            assert entries is None
+            continue
+        assert isinstance(entries, list)
+        assert entries[0] is None
+        assert [entry.token_id for entry in entries[1:]] == list(prompt[1:])
+        assert {len(entry.top) for entry in entries[1:]} <= {wanted}

@@ -1,0 +1,49 @@
+"""``LLM`` in this process, on a small random model."""
+
+import pytest
+
+from octavo import LLM, InvalidRequestError, SamplingParams
+from tests.support.models import rand_model
+
+PROMPTS = ([5, 6, 7], [8, 9, 10, 11])
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    return LLM(str(rand_model(tmp_path_factory.mktemp("rand"))), num_blocks=64)
+
+
+def greedy(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+
+
+def test_streams_read_in_turns_lose_nothing(llm: LLM) -> None:
+    expected = [output.outputs[0].token_ids for output in llm.generate(list(PROMPTS), greedy(6))]
+    streams = [llm.stream(prompt, greedy(6)) for prompt in PROMPTS]
+    received: list[list[int]] = [[], []]
+    for turn in range(12):
+        received[turn % 2] += next(streams[turn % 2]).token_ids
+        if turn == 3:
+            llm.generate([1, 2], greedy(4))
+    assert received == expected
+    assert [list(stream) for stream in streams] == [[], []]
+
+
+def test_a_closed_stream_is_aborted(llm: LLM) -> None:
+    stream = llm.stream(PROMPTS[0], greedy(50))
+    next(stream)
+    assert llm.get_metrics().num_running == 1
+    stream.close()
+    assert llm.get_metrics().num_running == 0
+
+
+def test_one_prompt_that_can_never_run_ends_the_call_and_leaves_nothing(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="empty"):
+        llm.generate([[1, 2, 3], []], greedy(50))
+    metrics = llm.get_metrics()
+    assert (metrics.num_running, metrics.num_waiting, metrics.num_active_blocks) == (0, 0, 0)
+
+
+def test_an_empty_conversation_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="messages"):
+        llm.chat([])

@@ -1,0 +1,178 @@
+"""``LLM`` used wrongly, or interrupted: one clear sentence, nothing left behind."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+
+from octavo import LLM, InvalidRequestError, SamplingParams
+from octavo.core.errors import ConfigurationError
+from octavo.engine.interrupts import interrupts_wait
+from tests.support.models import rand_model
+
+GREEDY = SamplingParams(max_tokens=4, temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(rand_model(tmp_path_factory.mktemp("rand")))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: str) -> LLM:
+    return LLM(folder, num_blocks=64, block_size=4)
+
+
+def is_empty(llm: LLM) -> bool:
+    metrics = llm.get_metrics()
+    return (metrics.num_running, metrics.num_waiting, metrics.num_active_blocks) == (0, 0, 0)
+
+
+BAD_PROMPTS: dict[str, Any] = {
+    "None": None,
+    "number": 5,
+    "empty": [[]],
+    "fractions": [1.5],
+    "NaN": [float("nan")],
+    "nested fractions": [[1.5]],
+    "nested texts": [["1"]],
+    "too deep": [[[1]]],
+    "None among texts": ["a", None],
+    "None among ids": [[1, None]],
+    "text among ids": [1, "a"],
+    "truths": [True, False],
+    "bytes": b"abc",
+    "object": {"prompt": "a"},
+    "objects": [{"prompt_token_ids": [1]}],
+    "half a surrogate pair": ["fine", "\ud800"],
+    "huge id": [10**30],
+    "negative id": [-1],
+}
+
+
+@pytest.mark.parametrize("prompts", BAD_PROMPTS.values(), ids=BAD_PROMPTS)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidRequestError):
+        llm.generate(prompts, GREEDY)
+    assert is_empty(llm)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [np.array([1, 2, 3]), [np.int64(1), np.int64(2), np.int64(3)], torch.tensor([1, 2, 3]), range(1, 4), (1, 2, 3)],
+    ids=["array", "numpy ints", "tensor", "range", "tuple"],
+)
+def test_whole_numbers_of_any_kind_are_ids(llm: LLM, prompts: Any) -> None:
+    (output,) = llm.generate(prompts, GREEDY)
+    assert [type(token_id) for token_id in output.prompt_token_ids] == [int, int, int]
+    assert output.outputs[0].token_ids == llm.generate([1, 2, 3], GREEDY)[0].outputs[0].token_ids
+
+
+@pytest.mark.parametrize("params", ["x", {"temperature": 0}, 3, SamplingParams, [GREEDY, None], [GREEDY], []])
+def test_what_are_no_params_is_refused(llm: LLM, params: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="params"):
+        llm.generate(["a", "b"], params)
+    assert is_empty(llm)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [None, "hi", {"role": "user", "content": "x"}, [1], [[]], [{"role": 1, "content": "x"}], [[{"role": "user"}], 5]],
+    ids=repr,
+)
+def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"messages?"):
+        llm.chat(messages, GREEDY)
+    assert is_empty(llm)
+
+
+def test_half_a_surrogate_pair_in_a_message_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="surrogate"):
+        llm.chat([{"role": "user", "content": "\ud800"}], GREEDY)
+
+
+@pytest.mark.parametrize("name", ["ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"])
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name} must be true or false"):
+        SamplingParams(**{name: value})
+
+
+BAD_SETTINGS: dict[str, Any] = {
+    "num_blocks": 10**12,
+    "block_size": 1.5,
+    "threads": 10**6,
+    "max_num_seqs": "many",
+    "kv_cache_memory_bytes": 0,
+    "memory_utilization": "0.5",
+    "seed": -1,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), BAD_SETTINGS.items(), ids=BAD_SETTINGS)
+def test_settings_that_cannot_work_are_refused(folder: str, name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        LLM(folder, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "~nobody-has-this-name/model", "a\0b"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        LLM(name)
+
+
+def interrupt_in(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def run_until_interrupted(work: Callable[[], object], seconds: float) -> None:
+    timer = interrupt_in(seconds)
+    with pytest.raises(KeyboardInterrupt):
+        repeat_forever(work)
+    timer.join()
+
+
+def repeat_forever(work: Callable[[], object]) -> NoReturn:
+    while True:
+        work()
+
+
+def test_an_interrupted_call_leaves_nothing_and_the_next_is_right(llm: LLM) -> None:
+    prompts = [[index] * 20 for index in range(1, 7)]
+    long = SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True)
+    expected = [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+    for attempt in range(10):
+        run_until_interrupted(lambda: llm.generate(prompts, long), 0.005 + 0.01 * attempt)
+        assert is_empty(llm)
+        run_until_interrupted(lambda: list(llm.stream([1, 2, 3], long)), 0.005 + 0.01 * attempt)
+        assert is_empty(llm)
+    assert [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)] == expected
+
+
+def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
+    reached = []
+
+    def interrupted_block() -> None:
+        with interrupts_wait():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_block()
+    assert reached == ["the end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_two_engines_in_one_process_do_not_disturb_each_other(llm: LLM, folder: str) -> None:
+    other = LLM(folder, num_blocks=16, block_size=2)
+    first, second = (each.generate([5, 6, 7], GREEDY)[0].outputs[0].token_ids for each in (llm, other))
+    assert first == second
+    assert is_empty(llm)
+    assert is_empty(other)
