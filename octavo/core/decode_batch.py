@@ -6,11 +6,11 @@ the number of a step. So a step costs work for what changes, and next to nothing
 """
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from octavo.core.request import NEVER, Request
+from octavo.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,52 +27,32 @@ class Roster:
 
     def with_member(self, request: Request, offset: int) -> "Roster":
         at = bisect_left(self.requests, request.order, key=_age)
-        members = (request, request.row_id, request.token_ids, offset)
-        lists = zip(self._lists(), members, strict=True)
-        return Roster(*([*old[:at], new, *old[at:]] for old, new in lists))  # type: ignore[index]
+        roster = self._copy()
+        roster.requests.insert(at, request)
+        roster.row_ids.insert(at, request.row_id)
+        roster.token_lists.insert(at, request.token_ids)
+        roster.offsets.insert(at, offset)
+        return roster
 
     def without_member(self, request: Request) -> "Roster":
         at = bisect_left(self.requests, request.order, key=_age)
-        return Roster(*([*old[:at], *old[at + 1 :]] for old in self._lists()))
+        roster = self._copy()
+        del roster.requests[at], roster.row_ids[at], roster.token_lists[at], roster.offsets[at]
+        return roster
 
-    def _lists(self) -> tuple[list[Request], list[int], list[list[int]], list[int]]:
-        return self.requests, self.row_ids, self.token_lists, self.offsets
-
-
-class _Calendar:
-    """Which members to look at in which step. A member that leaves takes its entries along."""
-
-    def __init__(self) -> None:
-        self._members: defaultdict[int, set[Request]] = defaultdict(set)
-        self._steps: defaultdict[Request, set[int]] = defaultdict(set)
-
-    def enter(self, request: Request, step: int) -> None:
-        self._members[step].add(request)
-        self._steps[request].add(step)
-
-    def take(self, step: int) -> list[Request]:
-        """Members entered for ``step``, oldest first, entered no more."""
-        due = self._members.pop(step, ())
-        for request in due:
-            self._steps[request].remove(step)
-        return sorted(due, key=_age)
-
-    def remove(self, request: Request) -> None:
-        for step in self._steps.pop(request, ()):
-            members = self._members[step]
-            members.remove(request)
-            if not members:
-                del self._members[step]
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._steps)
+    def _copy(self) -> "Roster":
+        return Roster(self.requests.copy(), self.row_ids.copy(), self.token_lists.copy(), self.offsets.copy())
 
 
 class DecodeBatch:
-    """Members and the calendar of their events. Steps of the batch are numbered from 1.
+    """Members, and when each has to be looked at. Steps of the batch are numbered from 1.
 
     ``num_planned`` and ``num_landed`` count its steps; a member that joined at step j takes part from step j + 1 on.
     ``num_departures`` changes whenever a member leaves.
+
+    In step q a member with offset o computes position o + q - 1. So it fills a block with every step q for which o + q
+    is a multiple of the block size, and needs a new one in the step after: members of one phase, -o modulo the block
+    size, do so together. Its last token is drawn in a step known when it joins.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -82,27 +62,23 @@ class DecodeBatch:
         self.num_departures = 0
         self.stop_token_ids: frozenset[int] = frozenset()
         """Ids that end at least one member."""
-        self._block_size = block_size
         self._stop_sets: Counter[frozenset[int]] = Counter()
-        self._to_plan = _Calendar()
-        self._to_land = _Calendar()
+        self._phases: list[set[Request]] = [set() for _ in range(block_size)]
+        self._endings: defaultdict[int, set[Request]] = defaultdict(set)
 
     @property
     def scheduled_requests(self) -> set[Request]:
-        """Requests that the calendar holds, for checks: all members and nobody else."""
-        return {*self._to_plan, *self._to_land}
+        """Requests that will be looked at, for checks: all members and nobody else."""
+        return set().union(*self._phases, *self._endings.values())
 
     def join(self, request: Request) -> None:
-        """Take in a running request that lacks exactly one token: the last one, drawn or on its way."""
-        computed = request.num_computed_tokens
+        """Take in a running request that lacks exactly one token (the last one, drawn or on its way), and whose blocks
+        end with the block of its last computed token."""
         request.join(self)
-        self.roster = self.roster.with_member(request, computed - self.num_planned)
-        assert request.tables is not None
-        self._enter(self._to_plan, request, request.tables.capacity - computed + 1)
-        self._enter(self._to_plan, request, request.max_total_tokens - computed)
-        self._enter(self._to_land, request, request.max_total_tokens - computed - 1)
-        if request.next_publish < NEVER:
-            self._enter(self._to_land, request, self._block_size - computed % self._block_size)
+        offset = request.num_computed_tokens - self.num_planned
+        self.roster = self.roster.with_member(request, offset)
+        self._phase(offset).add(request)
+        self._endings[_last_step(request, offset)].add(request)
         self._stop_sets[request.stop_token_ids] += 1
         if self._stop_sets[request.stop_token_ids] == 1:
             self._unite_stop_ids()
@@ -111,8 +87,12 @@ class DecodeBatch:
         """Let a member go; its counts stand on their own again."""
         self.roster = self.roster.without_member(request)
         self.num_departures += 1
-        self._to_plan.remove(request)
-        self._to_land.remove(request)
+        offset = request.num_computed_tokens - self.num_planned
+        self._phase(offset).remove(request)
+        last = _last_step(request, offset)
+        self._endings[last].remove(request)
+        if not self._endings[last]:
+            del self._endings[last]
         request.leave_batch()
         self._stop_sets[request.stop_token_ids] -= 1
         if not self._stop_sets[request.stop_token_ids]:
@@ -120,36 +100,32 @@ class DecodeBatch:
             self._unite_stop_ids()
 
     def due_for_plan(self) -> list[Request]:
-        """Members that the next step cannot take along without a look: they lack room, or have all their tokens."""
-        return self._to_plan.take(self.num_planned + 1)
-
-    def has_room(self, request: Request) -> None:
-        """``request`` got blocks: look again when they are used up."""
-        assert request.tables is not None
-        self._enter(self._to_plan, request, request.tables.capacity - request.num_computed_tokens + 1)
+        """Members that the next step cannot take along without a look: they need a block, or have drawn their last
+        token already (in a step in flight)."""
+        ended = self._endings.get(self.num_planned, ())
+        return sorted({*self._phases[self.num_planned % len(self._phases)], *ended}, key=_age)
 
     def land(self, step: int) -> list[Request]:
         """Step ``step`` has landed: returns the members that filled a block or drew their last token with it."""
         self.num_landed = step
-        due = self._to_land.take(step)
-        for request in due:
-            if request.next_publish < NEVER:
-                in_flight = self.num_planned - self.num_landed
-                filled = request.num_landed_tokens % self._block_size
-                self._enter(self._to_land, request, self._block_size - filled - in_flight)
-        return due
+        due = {*self._phases[step % len(self._phases)], *self._endings.get(step, ())}
+        return sorted((request for request in due if request.joined < step), key=_age)
 
-    def _enter(self, calendar: _Calendar, request: Request, steps_ahead: int) -> None:
-        calendar.enter(request, self.num_planned + steps_ahead)
+    def _phase(self, offset: int) -> set[Request]:
+        return self._phases[-offset % len(self._phases)]
 
     def _unite_stop_ids(self) -> None:
         self.stop_token_ids = frozenset().union(*self._stop_sets)
 
 
+def _last_step(request: Request, offset: int) -> int:
+    """The step of the batch that draws the last token a request may have."""
+    return request.max_total_tokens - 1 - offset
+
+
 def append_tokens(roster: Roster, token_ids: Iterable[int]) -> None:
-    """One drawn token to each member."""
-    for tokens, token_id in zip(roster.token_lists, token_ids, strict=True):
-        tokens.append(token_id)
+    """One drawn token to each member; a deque without room is the quickest loop there is."""
+    deque(map(list.append, roster.token_lists, token_ids), maxlen=0)
 
 
 def _age(request: Request) -> int:

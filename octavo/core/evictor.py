@@ -15,8 +15,8 @@ class Evictor(Protocol):
         """The block is referenced again (a prefix hit) or lost its hash."""
         ...
 
-    def evict(self) -> int:
-        """Give up the block that is worth least; the caller drops its hash."""
+    def evict(self, count: int) -> list[int]:
+        """Give up the ``count`` blocks that are worth least, those first; the caller drops their hashes."""
         ...
 
     def __len__(self) -> int: ...
@@ -41,8 +41,9 @@ class LRUEvictor:
     def remove(self, block_id: int) -> None:
         del self._queue[block_id]
 
-    def evict(self) -> int:
-        return self._queue.popitem(last=False)[0]
+    def evict(self, count: int) -> list[int]:
+        pop = self._queue.popitem
+        return [pop(last=False)[0] for _ in range(count)]
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -15,7 +15,7 @@ class BlockHasher:
     """
 
     def __init__(self, block_size: int, fingerprint: bytes) -> None:
-        self._pack = struct.Struct(f"<{block_size}q").pack
+        self._pack = struct.Struct(f"<{block_size}I").pack
         self._fingerprint = fingerprint
         self.block_size = block_size
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from octavo.core.evictor import Evictor
 from octavo.core.hashing import BlockHasher
 from octavo.core.pool import BlockPool
-from octavo.core.step import BlockCopy
+from octavo.core.step import BlockCopy, TableWrite
 from octavo.core.table import BlockTables
 
 
@@ -35,18 +35,10 @@ class PrefixHit(NamedTuple):
     block_ids: tuple[tuple[int, ...], ...]
 
 
-class TableChange(NamedTuple):
-    """Entry ``logical_block`` of a sequence's table of ``group`` is now ``block_id``."""
-
-    group: int
-    logical_block: int
-    block_id: int
-
-
 class Extension(NamedTuple):
     """What a sequence got: new table entries, and copies to make before anything is written."""
 
-    changes: list[TableChange]
+    writes: list[TableWrite]
     copies: list[BlockCopy]
 
 
@@ -62,6 +54,7 @@ class KVCacheManager:
         self.pool = BlockPool(config.num_blocks, config.num_groups, evictor)
         self.hasher = BlockHasher(config.block_size, config.fingerprint)
         self.num_copies = 0
+        self._block_size = config.block_size
         self._no_hit = PrefixHit(0, ((),) * config.num_groups)
         self._held: deque[tuple[int, list[int]]] = deque()
 
@@ -102,54 +95,75 @@ class KVCacheManager:
 
     # Commits
 
-    def allocate(self, hit: PrefixHit, num_tokens: int) -> BlockTables | None:
+    def allocate(self, hit: PrefixHit, num_tokens: int, row_id: int) -> BlockTables | None:
         """Tables for a new sequence: the hit's blocks, shared, and fresh ones up to ``num_tokens``."""
         if not self.can_hold(hit, num_tokens):
             return None
-        tables = BlockTables(self.config.num_groups)
+        tables = BlockTables(self.config.num_groups, row_id)
         for table, block_ids in zip(tables.groups, hit.block_ids, strict=True):
             for block_id in block_ids:
                 self.pool.acquire(block_id)
             table.extend(block_ids)
-        self._append_blocks(tables, num_tokens)
+        self._append_blocks(tables, -(-num_tokens // self._block_size) - tables.num_blocks)
         return tables
 
     def extend(self, tables: BlockTables, num_tokens: int, step_id: int) -> Extension | None:
         """Make positions ``tables.capacity`` .. ``num_tokens - 1`` writable: fresh blocks at the end, and copies of
         blocks in between that others share (copy-on-write). Copied-from blocks are held until ``step_id`` lands."""
-        shared = self._shared_tail(tables)
-        missing = self.num_blocks_for(num_tokens) - tables.num_blocks * self.config.num_groups
-        if len(shared) + max(missing, 0) > self.pool.num_free:
+        have = len(tables.groups[0])
+        num_missing = max(0, -(-num_tokens // self._block_size) - have)
+        shared = self._shared_tail(tables) if tables.capacity < have * self._block_size else []
+        if len(shared) + num_missing * len(tables.groups) > self.pool.num_free:
             return None
-        changes, copies = self._unshare(tables, shared, step_id) if shared else ([], [])
-        changes += self._append_blocks(tables, num_tokens)
-        return Extension(changes, copies)
+        writes, copies = self._unshare(tables, shared, step_id) if shared else ([], [])
+        writes += self._append_blocks(tables, num_missing)
+        return Extension(writes, copies)
 
-    def publish(self, tables: BlockTables, index: int, block_hash: bytes, held_for: int | None) -> list[TableChange]:
-        """Enter logical block ``index``, full and landed, in the prefix cache.
+    def append_block(self, sequences: list[BlockTables]) -> list[TableWrite] | None:
+        """One more block (in each layer group) for each of these sequences, whose blocks are full and their own: what
+        many decoding sequences need at once."""
+        count = len(sequences) * self.config.num_groups
+        if count > self.pool.num_free:
+            return None
+        fresh = iter(self.pool.allocate(count))
+        writes = []
+        for tables in sequences:
+            for group, table in enumerate(tables.groups):
+                block_id = next(fresh)
+                writes.append(TableWrite(tables.row_id, group, len(table), block_id))
+                table.append(block_id)
+            tables.capacity += self._block_size
+        return writes
+
+    def publish(
+        self, tables: BlockTables, first: int, hashes: Sequence[bytes], held_for: int | None
+    ) -> list[TableWrite]:
+        """Enter logical blocks ``first``, ``first`` + 1, ..., full and landed, in the prefix cache under ``hashes``.
 
         Where the same contents are cached already, the sequence takes the cached block and gives its own back (the
         bits are the same), so that a parent never leaves the cache before its children. Its own is held until step
         ``held_for`` lands, if steps that read it are in flight.
         """
-        changes = []
+        writes = []
         for group, table in enumerate(tables.groups):
-            own = table[index]
-            kept = self.pool.publish(own, group, block_hash)
-            if kept != own:
-                self.pool.acquire(kept)
-                table[index] = kept
-                changes.append(TableChange(group, index, kept))
-                self._release_after(held_for, [own])
-        return changes
+            publish = self.pool.publish
+            for logical_block, block_hash in enumerate(hashes, first):
+                own = table[logical_block]
+                kept = publish(own, group, block_hash)
+                if kept != own:
+                    self.pool.acquire(kept)
+                    table[logical_block] = kept
+                    writes.append(TableWrite(tables.row_id, group, logical_block, kept))
+                    self._release_after(held_for, [own])
+        return writes
 
-    def fork(self, tables: BlockTables, num_tokens: int) -> BlockTables:
+    def fork(self, tables: BlockTables, num_tokens: int, row_id: int) -> BlockTables:
         """A second sequence with the same first ``num_tokens`` tokens: shares every block they lie in.
 
         Whichever of the two writes into a shared tail first gets a copy of it (see ``extend``).
         """
         num_blocks = -(-num_tokens // self.config.block_size)
-        child = BlockTables(self.config.num_groups)
+        child = BlockTables(self.config.num_groups, row_id)
         for table, parent in zip(child.groups, tables.groups, strict=True):
             table.extend(parent[:num_blocks])
             for block_id in table:
@@ -172,9 +186,7 @@ class KVCacheManager:
 
     def _shared_tail(self, tables: BlockTables) -> list[tuple[int, int]]:
         """(group, logical block) of the blocks past the table's capacity that others share."""
-        first = tables.capacity // self.config.block_size
-        if first == tables.num_blocks:
-            return []
+        first = tables.capacity // self._block_size
         return [
             (group, index)
             for group, table in enumerate(tables.groups)
@@ -182,30 +194,29 @@ class KVCacheManager:
             if self.pool.blocks[table[index]].ref_count > 1
         ]
 
-    def _append_blocks(self, tables: BlockTables, num_tokens: int) -> list[TableChange]:
-        size = self.config.block_size
-        start, end = tables.num_blocks, -(-num_tokens // size)
-        changes: list[TableChange] = []
+    def _append_blocks(self, tables: BlockTables, count: int) -> list[TableWrite]:
+        writes: list[TableWrite] = []
+        start = len(tables.groups[0])
         for group, table in enumerate(tables.groups):
-            new = self.pool.allocate(end - start)
-            changes += [TableChange(group, start + i, block_id) for i, block_id in enumerate(new)]
-            table.extend(new)
-        tables.capacity = tables.num_blocks * size
-        return changes
+            for block_id in self.pool.allocate(count):
+                writes.append(TableWrite(tables.row_id, group, len(table), block_id))
+                table.append(block_id)
+        tables.capacity = (start + count) * self._block_size
+        return writes
 
     def _unshare(
         self, tables: BlockTables, shared: list[tuple[int, int]], step_id: int
-    ) -> tuple[list[TableChange], list[BlockCopy]]:
-        changes, copies = [], []
+    ) -> tuple[list[TableWrite], list[BlockCopy]]:
+        writes, copies = [], []
         for group, index in shared:
             source = tables.groups[group][index]
             (target,) = self.pool.allocate(1)
             tables.groups[group][index] = target
-            changes.append(TableChange(group, index, target))
+            writes.append(TableWrite(tables.row_id, group, index, target))
             copies.append(BlockCopy(source, target))
             self._release_after(step_id, [source])
         self.num_copies += len(copies)
-        return changes, copies
+        return writes, copies
 
     def _release_after(self, step_id: int | None, block_ids: list[int]) -> None:
         if step_id is None:

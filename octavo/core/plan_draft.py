@@ -1,7 +1,7 @@
 """A step plan while the scheduler is making it; frozen by ``freeze``, never edited after."""
 
 from octavo.core.decode_batch import Roster
-from octavo.core.kv_manager import Extension, TableChange
+from octavo.core.kv_manager import Extension
 from octavo.core.request import Request
 from octavo.core.step import BlockCopy, NewRow, StepPlan, TableWrite
 
@@ -31,7 +31,7 @@ class PlanDraft:
         self.roster = roster
         self.requests = roster.requests.copy()
         self.row_ids = roster.row_ids.copy()
-        self.starts = [offset + num_planned for offset in roster.offsets]
+        self.starts = list(map(num_planned.__add__, roster.offsets))
         self.counts = [1] * size
         self.samples = [True] * size
         self.max_tokens -= size
@@ -49,12 +49,9 @@ class PlanDraft:
         request.plan(count, samples)
         return samples
 
-    def add_extension(self, request: Request, extension: Extension) -> None:
-        self.add_table_changes(request, extension.changes)
+    def add_extension(self, extension: Extension) -> None:
+        self.table_writes += extension.writes
         self.copies += extension.copies
-
-    def add_table_changes(self, request: Request, changes: list[TableChange]) -> None:
-        self.table_writes += [TableWrite(request.row_id, *change) for change in changes]
 
     def freeze(self, released_rows: tuple[int, ...]) -> StepPlan:
         return StepPlan(

@@ -51,7 +51,11 @@ class BlockPool:
 
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, each with one reference. The caller has made sure that ``num_free`` suffices."""
-        taken = [self._free.pop() if self._free else self._evict() for _ in range(count)]
+        if len(self._free) < count:
+            self._free += self._evict(count - len(self._free))
+        kept = len(self._free) - count
+        taken = self._free[kept:][::-1]
+        del self._free[kept:]
         for block_id in taken:
             self.blocks[block_id].ref_count = 1
         return taken
@@ -71,41 +75,46 @@ class BlockPool:
         Raises:
             ValueError: a block has no reference left to drop (a double free).
         """
+        blocks, evictor = self.blocks, self.evictor
         for block_id in block_ids:
-            block = self.blocks[block_id]
-            if block.ref_count == 0:
-                raise ValueError(f"block {block_id} was freed twice")
-            block.ref_count -= 1
+            block = blocks[block_id]
             if block.ref_count == 1:
-                self.num_shared -= 1
-            elif block.ref_count == 0:
+                block.ref_count = 0
                 if block.hash is None:
                     self._free.append(block_id)
                 else:
-                    self.evictor.add(block_id)
+                    evictor.add(block_id)
+            elif block.ref_count == 0:
+                raise ValueError(f"block {block_id} was freed twice")
+            else:
+                block.ref_count -= 1
+                self.num_shared -= block.ref_count == 1
 
     def publish(self, block_id: int, group: int, block_hash: bytes) -> int:
         """Enter a filled block in the prefix cache; returns the block that the cache keeps for these contents,
         which is another one if they were computed twice."""
-        kept = self._index[group].setdefault(block_hash, block_id)
-        if kept == block_id:
-            block = self.blocks[block_id]
-            block.hash = block_hash
-            block.group = group
-        return kept
+        index = self._index[group]
+        if block_hash in index:
+            return index[block_hash]
+        index[block_hash] = block_id
+        block = self.blocks[block_id]
+        block.hash, block.group = block_hash, group
+        return block_id
 
     def forget_all(self) -> None:
         """Empty the prefix cache. Blocks in use stay in use, without a hash."""
-        while len(self.evictor):
-            self._free.append(self._evict())
+        self._free += self._evict(len(self.evictor))
         for index in self._index:
             for block_id in index.values():
                 self.blocks[block_id].hash = None
             index.clear()
 
-    def _evict(self) -> int:
-        block = self.blocks[self.evictor.evict()]
-        assert block.hash is not None, "only cached blocks are in the evictor"
-        del self._index[block.group][block.hash]
-        block.hash = None
-        return block.block_id
+    def _evict(self, count: int) -> list[int]:
+        """Drop the contents of the ``count`` cached blocks that are worth least."""
+        evicted = self.evictor.evict(count)
+        for block_id in evicted:
+            block = self.blocks[block_id]
+            assert block.hash is not None, "only cached blocks are in the evictor"
+            del self._index[block.group][block.hash]
+            block.hash = None
+        return evicted

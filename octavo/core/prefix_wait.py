@@ -1,7 +1,7 @@
 """Requests that wait while another computes the very block they need next (design, Decided 2)."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from octavo.core.request import Request
 
@@ -42,22 +42,22 @@ class PrefixWaits:
         if not waiters:
             del self._waiters[block_hash]
 
-    def settle(self, request: Request, block_hash: bytes) -> list[Request]:
-        """``request`` has landed the block, or gives it up: returns those who waited for it, parked no more."""
-        if self._owners.get(block_hash) is not request:
-            return []
-        del self._owners[block_hash]
-        woken = list(self._waiters.get(block_hash, ()))
+    def settle(self, request: Request, block_hashes: Sequence[bytes]) -> list[Request]:
+        """``request`` has landed these blocks, or gives them up: returns those who waited for one of them, parked no
+        more."""
+        woken: list[Request] = []
+        owners = self._owners
+        for block_hash in block_hashes:
+            if block_hash in owners and owners[block_hash] is request:
+                del owners[block_hash]
+                woken += self._waiters.get(block_hash, ())
         for waiter in woken:
             self.remove(waiter)
         return woken
 
     def abandon(self, request: Request, first_block: int) -> list[Request]:
         """``request`` will not compute its blocks from ``first_block`` on after all; returns those who waited."""
-        woken = []
-        for block_hash in request.block_hashes[first_block:]:
-            woken += self.settle(request, block_hash)
-        return woken
+        return self.settle(request, request.block_hashes[first_block:])
 
     def expire(self, step_id: int) -> list[Request]:
         """Requests whose wait is over, parked no more."""

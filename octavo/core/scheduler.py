@@ -141,16 +141,29 @@ class Scheduler:
 
     def _plan_batch(self, draft: PlanDraft) -> None:
         """One token for each member of the decode batch; only those whose time has come are looked at."""
+        growing = []
         for request in self.running.batch.due_for_plan():
-            if request.batch is None:  # preempted for an older one just now
-                continue
-            num_tokens = request.num_computed_tokens + 1
-            if num_tokens < request.max_total_tokens and self._make_room(request, num_tokens, draft):
-                self.running.batch.has_room(request)
+            if request.num_computed_tokens + 1 < request.max_total_tokens:
+                growing.append(request)
             else:
                 self.running.fall_behind(request)
+        self._grow(growing, draft)
         draft.add_batch(self.running.batch.roster, self.running.batch.num_planned)
         self.running.batch.num_planned += 1
+
+    def _grow(self, members: list[Request], draft: PlanDraft) -> None:
+        """Room for one more token of each of these members, all at once where blocks suffice, else the oldest first."""
+        full = [tables for tables in (request.tables for request in members) if tables is not None]
+        at_once = all(
+            request.num_computed_tokens == tables.capacity for request, tables in zip(members, full, strict=True)
+        )
+        if at_once and (writes := self.kv.append_block(full)) is not None:
+            draft.table_writes += writes
+            return
+        for request in members:
+            # One that is no member any more was preempted just now, for an older one.
+            if request.batch is not None and not self._make_room(request, request.num_computed_tokens + 1, draft):
+                self.running.fall_behind(request)
 
     def _plan_behind(self, draft: PlanDraft) -> None:
         """The budget that is left for the others: first those that lack one token, then the oldest."""
@@ -208,11 +221,11 @@ class Scheduler:
     def _start(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> None:
         """Admit a request whose blocks suffice, and plan its first chunk."""
         count = min(request.num_tokens - hit.num_tokens, draft.max_tokens)
-        request.tables = self.kv.allocate(hit, hit.num_tokens + count)
-        self.waiting.remove(request)
-        request.move_to(Status.RUNNING)
         request.row_id = self._next_row_id
         self._next_row_id += 1
+        request.tables = self.kv.allocate(hit, hit.num_tokens + count, request.row_id)
+        self.waiting.remove(request)
+        request.move_to(Status.RUNNING)
         request.start_from(hit.num_tokens)
         if self.kv.config.enable_prefix_caching:
             request.next_publish = hit.num_tokens + self.kv.config.block_size
@@ -246,7 +259,7 @@ class Scheduler:
                 return False
             self._preempt(victim)
             draft.has_preempted = True
-        draft.add_extension(request, extension)
+        draft.add_extension(extension)
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -363,13 +376,13 @@ class Scheduler:
             return
         tables, hashes, size = request.tables, request.block_hashes, self.kv.config.block_size
         assert tables is not None
-        self.kv.hasher.extend(hashes, request.cache_root, request.token_ids, landed)
-        held_for = self._next_step_id - 1 if request.num_in_flight else None
-        for logical_block in range(request.next_publish // size - 1, landed // size):
-            changes = self.kv.publish(tables, logical_block, hashes[logical_block], held_for)
-            if changes:
-                self._table_writes += [TableWrite(request.row_id, *change) for change in changes]
-            self._requeue(self.prefix_waits.settle(request, hashes[logical_block]))
+        if len(hashes) < landed // size:
+            self.kv.hasher.extend(hashes, request.cache_root, request.token_ids, landed)
+        held_for = self._next_step_id - 1 if self._flights else None
+        first = request.next_publish // size - 1
+        filled = hashes[first : landed // size]
+        self._table_writes += self.kv.publish(tables, first, filled, held_for)
+        self._requeue(self.prefix_waits.settle(request, filled))
         request.next_publish = (landed // size + 1) * size
 
     def _count_prompt(self, request: Request) -> None:

@@ -2,16 +2,18 @@
 
 
 class BlockTables:
-    """Tables of one sequence; made, changed and freed by the KVCacheManager alone.
+    """Tables of one sequence; made, changed and freed by the KVCacheManager alone. ``row_id``: the row by which the
+    runner knows the sequence.
 
     ``groups[g][i]`` is the physical block of logical block i for layer group g; all groups are equally long.
     ``capacity`` is the number of leading positions that may be written without asking the manager: everything that
     the blocks can hold, or less where the tail is shared with a fork and has to be copied first.
     """
 
-    __slots__ = ("capacity", "groups")
+    __slots__ = ("capacity", "groups", "row_id")
 
-    def __init__(self, num_groups: int) -> None:
+    def __init__(self, num_groups: int, row_id: int) -> None:
+        self.row_id = row_id
         self.groups: tuple[list[int], ...] = tuple([] for _ in range(num_groups))
         self.capacity = 0
 

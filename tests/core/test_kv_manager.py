@@ -48,7 +48,7 @@ class KVManagerMachine(RuleBasedStateMachine):
         cells = [self.memory[block, i] for block in hit.block_ids[0] for i in range(BLOCK_SIZE)]
         assert cells == tokens[: hit.num_tokens]
         free = self.kv.pool.num_free
-        tables = self.kv.allocate(hit, len(tokens))
+        tables = self.kv.allocate(hit, len(tokens), 0)
         if tables is None:
             assert not self.kv.can_hold(hit, len(tokens))
             assert self.kv.pool.num_free == free, "a refused commit changes nothing"
@@ -100,7 +100,7 @@ class KVManagerMachine(RuleBasedStateMachine):
         while sequence.num_published < len(sequence.hashes):
             index = sequence.num_published
             changes = self.kv.publish(
-                sequence.tables, index, sequence.hashes[index], self.step_id if in_flight else None
+                sequence.tables, index, [sequence.hashes[index]], self.step_id if in_flight else None
             )
             for change in changes:
                 if change.group == 0:
@@ -117,7 +117,7 @@ class KVManagerMachine(RuleBasedStateMachine):
     def fork(self, sequence: Sequence) -> object:
         if sequence not in self.live:
             return multiple()
-        child = Sequence(self.kv.fork(sequence.tables, len(sequence.naive.tokens)), self.naive.fork(sequence.naive))
+        child = Sequence(self.kv.fork(sequence.tables, len(sequence.naive.tokens), 1), self.naive.fork(sequence.naive))
         child.root = sequence.root  # type: ignore[attr-defined]
         child.num_published = sequence.num_published
         self.live.append(child)
@@ -180,22 +180,22 @@ def test_leaves_are_evicted_before_their_parents() -> None:
     tokens = list(range(12))
     hashes: list[bytes] = []
     kv.hasher.extend(hashes, kv.hasher.root(None), tokens, 12)
-    tables = kv.allocate(NO_HIT, 12)
+    tables = kv.allocate(NO_HIT, 12, 0)
     assert tables is not None
     for index in range(3):
-        kv.publish(tables, index, hashes[index], None)
+        kv.publish(tables, index, [hashes[index]], None)
     kv.free(tables)
     assert kv.lookup_prefix(hashes, 13).num_tokens == 12
-    other = kv.allocate(NO_HIT, 8)
+    other = kv.allocate(NO_HIT, 8, 0)
     assert other is not None
     assert kv.lookup_prefix(hashes, 13).num_tokens == 8
 
 
 def test_copied_from_block_is_held_until_its_step_lands() -> None:
     kv = _manager()
-    parent = kv.allocate(NO_HIT, 6)
+    parent = kv.allocate(NO_HIT, 6, 0)
     assert parent is not None
-    child = kv.fork(parent, 6)
+    child = kv.fork(parent, 6, 1)
     extension = kv.extend(child, 7, step_id=5)
     assert extension is not None
     ((source, target),) = extension.copies
@@ -217,7 +217,7 @@ def test_hashes_are_stable_across_processes_and_settings_enter_them() -> None:
         kv.hasher.extend(hashes, kv.hasher.root(salt), [1, 2, 3, 4], 4)
         return hashes[0].hex()
 
-    assert first_hash(b"x", None) == "b758a7af3f3673835075741f887d4861"
+    assert first_hash(b"x", None) == "03bcd6604ab9ad6afc1bedc17103fc3e"
     assert len({first_hash(f, s) for f in (b"x", b"y") for s in (None, "", "a")}) == 6
 
 
@@ -225,7 +225,7 @@ def test_hashes_are_stable_across_processes_and_settings_enter_them() -> None:
 def test_the_checker_catches_an_injected_fault(fault: str) -> None:
     """The power check of the invariants."""
     kv = _manager()
-    tables = kv.allocate(NO_HIT, 8)
+    tables = kv.allocate(NO_HIT, 8, 0)
     assert tables is not None
     check_pool(kv, [tables])
     if fault == "double free":
