@@ -36,7 +36,7 @@ def test_import_octavo_is_quick_and_light() -> None:
     assert min(float(seconds) for seconds, _ in answers) < 0.3
 
 
-@pytest.mark.parametrize("package", ["core", "engine", "sim"])
+@pytest.mark.parametrize("package", ["core", "engine"])
 def test_bookkeeping_imports_no_tensor_library(package: str) -> None:
     modules = modules_of(package)
     assert f"octavo.{package}" in modules
