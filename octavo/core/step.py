@@ -116,5 +116,6 @@ class Runner(Protocol):
     def submit(self, plan: StepPlan) -> PendingStep: ...
 
     def reset(self) -> None:
-        """Forget every row (after a failed step); the KV contents stay."""
+        """Forget every row and every step not yet carried out (after a failed one); KV contents stay. Returns when
+        nothing of an earlier plan reads or writes the KV memory any more: its blocks are given out again at once."""
         ...

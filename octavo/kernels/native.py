@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from octavo.core.errors import ConfigurationError
+from octavo.kernels.cgroup import MEMBERSHIP, ROOT, own_cgroups
 
 LIBRARY_PATH = Path(__file__).with_name("_native.so")
 
@@ -136,10 +137,10 @@ def default_num_threads() -> int:
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
-def cgroup_cpu_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+def cgroup_cpu_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """CPUs that the tightest enclosing cgroup grants (version 2, or 1 as containers mount it); None: no limit."""
     quotas = []
-    for folder in _own_cgroups(root, membership):
+    for folder in own_cgroups(root, membership):
         quota, period = _read_words(folder / "cpu.max", 2) or (
             *(_read_words(folder / "cpu" / "cpu.cfs_quota_us", 1) or ("max",)),
             *(_read_words(folder / "cpu" / "cpu.cfs_period_us", 1) or ("100000",)),
@@ -147,17 +148,6 @@ def cgroup_cpu_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Pat
         if quota not in ("max", "-1"):
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
-
-
-def _own_cgroups(root: Path, membership: Path) -> list[Path]:
-    """The cgroup (version 2) of this process and all above it, up to the mount."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return [root]
-    own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
-    folder = root / own
-    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
 
 
 def _read_words(path: Path, count: int) -> tuple[str, ...] | None:

@@ -2,22 +2,36 @@
 
 from pathlib import Path
 
-_CGROUPS = (
-    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+from octavo.kernels.cgroup import MEMBERSHIP, ROOT, own_cgroups
+
+_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
 )
-"""Versions 2 and 1: folder, files of the limit and the usage, and the part of the usage that is given up when
-needed (cache of files), as memory.stat names it."""
+"""Of a cgroup, versions 2 and 1: its limit, its usage, and where it says how much of the usage is given up when needed
+(cached files), under which name."""
 
 
 def free_memory_bytes() -> int:
-    """Bytes that this process could still take: what the machine has available, within the cgroup's limit."""
-    free = _machine_available()
-    for folder, limit_file, usage_file, reclaimable in _CGROUPS:
-        limit, usage = _read_number(Path(folder, limit_file)), _read_number(Path(folder, usage_file))
-        if limit is not None and usage is not None:
-            free = min(free, max(limit - usage + _statistic(Path(folder, "memory.stat"), reclaimable), 0))
-    return free
+    """Bytes that this process could still take: what the machine has available, within the limits of its cgroups."""
+    available, granted = _machine_available(), cgroup_free_bytes()
+    return available if granted is None else min(available, granted)
+
+
+def cgroup_free_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
+    """What the tightest enclosing cgroup leaves; None: no limit."""
+    left = []
+    for folder in own_cgroups(root, membership):
+        for limit_file, usage_file, statistics, reclaimable in _FILES:
+            limit, usage = _read_number(folder / limit_file), _read_number(folder / usage_file)
+            if limit is not None and usage is not None:
+                left.append(max(limit - usage + _statistic(folder / statistics, reclaimable), 0))
+    return min(left, default=None)
 
 
 def _machine_available() -> int:
