@@ -16,6 +16,11 @@ class EngineLimits:
     block_size: int
     vocab_size: int
 
+    @property
+    def bound_by(self) -> str:
+        """What ``max_model_len`` comes from, for error messages."""
+        return "what the KV pool holds" if self.max_model_len >= self.kv_cache_tokens else "max_model_len"
+
 
 class EngineLoop(Protocol):
     """The loop itself; one thread calls it. ``time.time`` and the random source are passed in when it is made."""

@@ -80,7 +80,7 @@ def _check_text_length(state: ServerState, text: str) -> None:
     if fewest >= limit:
         raise InvalidRequestError(
             f"The prompt of {num_bytes} bytes has at least {fewest} tokens; with one token to generate the limit is "
-            f"{limit} (max_model_len).",
+            f"{limit} ({state.engine.limits.bound_by}).",
             "prompt",
         )
 
@@ -106,7 +106,8 @@ def check_length(state: ServerState, token_ids: Sequence[int], param: str) -> No
         raise InvalidRequestError("The prompt is empty; at least one token is needed to start from.", param)
     if len(token_ids) >= limit:
         raise InvalidRequestError(
-            f"The prompt has {len(token_ids)} tokens; with one token to generate the limit is {limit} (max_model_len).",
+            f"The prompt has {len(token_ids)} tokens; with one token to generate the limit is {limit} "
+            f"({state.engine.limits.bound_by}).",
             param,
         )
 
@@ -169,7 +170,7 @@ async def encode_messages(state: ServerState, messages: Sequence[Any], options: 
         if sum(map(_content_size, messages)) > num_bytes_fit:
             raise InvalidRequestError(
                 f"The messages hold more than the {num_bytes_fit} bytes that could fit into "
-                f"{state.engine.limits.max_model_len} tokens (max_model_len).",
+                f"{state.engine.limits.max_model_len} tokens ({state.engine.limits.bound_by}).",
                 "messages",
             )
         return Prompt(state.tokenizer.apply_chat_template(messages, **options))

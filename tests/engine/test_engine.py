@@ -260,3 +260,8 @@ def test_the_pool_adds_up_in_every_snapshot() -> None:
         assert stats is not None
         assert stats.num_free_blocks + stats.num_cached_blocks + stats.num_active_blocks == stats.num_blocks == 24
     assert bench.engine.stats().num_preemptions > 0
+
+
+def test_limits_name_what_binds() -> None:
+    assert Bench(num_blocks=16).engine.limits.bound_by == "what the KV pool holds"
+    assert Bench(num_blocks=2000).engine.limits.bound_by == "max_model_len"
