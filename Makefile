@@ -32,7 +32,10 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(shell find octavo/kernels/cs
 		|| { echo "Octavo needs Python 3.11 or newer; name one with PYTHON=/path/to/python3.11 make $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
 		|| { echo "$(PYTHON) cannot make a virtual environment: install its venv package (python3-venv on Debian)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@echo "Setting up $(VENV): downloads and compiles for some minutes, takes 1.4 GB" >&2
+	@# compat: a plain path, so that a folder called octavo beside a script does not hide the package
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat \
+		--editable '.[test]'
 	@touch $@
 
 serve: install ## serve the built-in model on port 8000

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -37,19 +36,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_BATCHED_TOKENS = 512
 """Tokens a step on CPU: see docs/benchmarks.md."""
 
-_COUNTS = (
-    "block_size",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "num_blocks",
-    "threads",
-    "kv_cache_memory_bytes",
-)
-"""Settings that are whole numbers of at least 1."""
-
-_DTYPES = {"auto": torch.float32, "float32": torch.float32, "fp32": torch.float32}
-
 
 def build_tokenizer(args: EngineArgs) -> Tokenizer:
     """The tokenizer alone, for a process that only needs text and ids."""
@@ -62,7 +48,8 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
     Raises:
         ConfigurationError: settings or files that cannot work, in one sentence.
     """
-    _check(args)
+    if args.threads is not None and args.threads > MAX_THREADS:
+        raise ConfigurationError(f"threads must be at most {MAX_THREADS}, got {args.threads}")
     ops = select_ops(args.backend)
     if args.threads is not None:
         _set_threads(ops, args.threads)
@@ -94,28 +81,6 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
             draw_seed=_seed_source(args.seed),
         )
     )
-
-
-def _check(args: EngineArgs) -> None:
-    for name in _COUNTS:
-        value: Any = getattr(args, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigurationError(f"{name} must be a whole number, got {value!r:.60}")
-        if value < 1:
-            raise ConfigurationError(f"{name} must be at least 1, got {value}")
-    seed: Any = args.seed
-    if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise ConfigurationError(f"seed must be a whole number of at least 0, got {seed!r:.60}")
-    if args.threads is not None and args.threads > MAX_THREADS:
-        raise ConfigurationError(f"threads must be at most {MAX_THREADS}, got {args.threads}")
-    if not isinstance(args.memory_utilization, int | float):
-        raise ConfigurationError(f"memory_utilization must be a number, got {args.memory_utilization!r:.60}")
-    if not 0 < args.memory_utilization <= 1:
-        raise ConfigurationError(f"memory_utilization must be in (0, 1], got {args.memory_utilization:g}")
-    if args.dtype not in _DTYPES:
-        raise ConfigurationError(f"dtype {args.dtype!r} is not supported yet; use one of: {', '.join(_DTYPES)}")
 
 
 def _set_threads(ops: Ops, threads: int) -> None:
@@ -172,6 +137,12 @@ def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[La
     block_bytes = _block_bytes(config, groups, args.block_size)
     if args.kv_cache_memory_bytes is not None:
         budget, what = args.kv_cache_memory_bytes, "kv_cache_memory_bytes"
+        free = free_memory_bytes()
+        if budget > free:
+            raise ConfigurationError(
+                f"kv_cache_memory_bytes is {budget / 2**30:,.2f} GiB, but {free / 2**30:,.2f} GiB of memory are free; "
+                "give it less"
+            )
     else:
         budget = int(free_memory_bytes() * args.memory_utilization)
         what = f"{args.memory_utilization:.0%} of the free memory"
@@ -232,5 +203,11 @@ def _log_pool(scheduler: Scheduler, block_bytes: int) -> None:
     gib = cache.num_blocks * block_bytes / 2**30
     logger.info("KV cache memory: %.2f GiB in %d blocks of %d tokens", gib, cache.num_blocks, cache.block_size)
     logger.info("KV cache size: %s tokens", f"{cache.num_token_slots:,}")
+    if longest < scheduler.config.max_model_len:
+        logger.warning(
+            "The pool holds less than the model's context of %s tokens: requests above %s tokens will be refused. More "
+            "memory (kv_cache_memory_bytes, num_blocks) lifts this.",
+            *(f"{scheduler.config.max_model_len:,}", f"{longest:,}"),
+        )
     blocks = scheduler.kv.num_blocks_for(longest)
     logger.info("Maximum concurrency for %s tokens per request: %.2fx", f"{longest:,}", cache.num_blocks / blocks)

@@ -1,6 +1,23 @@
 """Settings of an engine: plain values, so that naming them costs no import of torch."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from octavo.core.errors import ConfigurationError
+
+DTYPES = ("auto", "float32", "fp32")
+"""All of them fp32, so far."""
+
+_COUNTS = (
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "num_blocks",
+    "threads",
+    "kv_cache_memory_bytes",
+)
+"""Settings that are whole numbers of at least 1."""
 
 
 @dataclass(frozen=True)
@@ -26,3 +43,26 @@ class EngineArgs:
     threads: int | None = None
     memory_utilization: float = 0.4
     chat_template: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(args: EngineArgs) -> None:
+    for name in _COUNTS:
+        value: Any = getattr(args, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigurationError(f"{name} must be a whole number, got {value!r:.60}")
+        if value < 1:
+            raise ConfigurationError(f"{name} must be at least 1, got {value}")
+    seed: Any = args.seed
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise ConfigurationError(f"seed must be a whole number of at least 0, got {seed!r:.60}")
+    if not isinstance(args.memory_utilization, int | float):
+        raise ConfigurationError(f"memory_utilization must be a number, got {args.memory_utilization!r:.60}")
+    if not 0 < args.memory_utilization <= 1:
+        raise ConfigurationError(f"memory_utilization must be in (0, 1], got {args.memory_utilization:g}")
+    if args.dtype not in DTYPES:
+        raise ConfigurationError(f"dtype {args.dtype!r} is not supported yet; use one of: {', '.join(DTYPES)}")

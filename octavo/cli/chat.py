@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from octavo.cli.generate import stream_text
+from octavo.cli.generate import stream_text, tell_loading
 from octavo.cli.options import engine_options, model_option, sampling_options
 from octavo.core.errors import OctavoError
 from octavo.core.sampling_params import SamplingParams
@@ -108,6 +108,7 @@ def chat(system: str | None, params: SamplingParams, engine_args: "EngineArgs") 
         import readline  # noqa: F401 - gives input() line editing and history, where Python was built with it
     from octavo.llm import LLM
 
+    tell_loading(engine_args)
     llm = LLM(**asdict(engine_args))
     if not llm.get_tokenizer().has_chat_template:
         raise OctavoError(f"{engine_args.model} has no chat template: use `octavo generate`, or a model made for chat")

@@ -27,6 +27,12 @@ def stream_text(llm: "LLM", prompt_token_ids: list[int], params: SamplingParams)
     return (delta.text for delta in llm.stream(prompt_token_ids, params, clamp) if delta.text)
 
 
+def tell_loading(engine_args: "EngineArgs") -> None:
+    """One line for whoever waits at a terminal; not part of the output."""
+    if sys.stderr.isatty():
+        click.echo(f"Loading {engine_args.model} ...", err=True)
+
+
 def _read_prompt(prompt: str | None) -> str:
     if prompt is not None and prompt != "-":
         return prompt
@@ -48,6 +54,7 @@ def generate(prompt: str | None, params: SamplingParams, engine_args: "EngineArg
     text = _read_prompt(prompt)
     from octavo.llm import LLM
 
+    tell_loading(engine_args)
     llm = LLM(**asdict(engine_args))
     for piece in stream_text(llm, llm.get_tokenizer().encode(text), params):
         click.echo(piece, nl=False)

@@ -1,5 +1,6 @@
 """``octavo inspect``: what a model is and what its KV memory costs, from headers alone."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -38,10 +39,8 @@ def describe_model(summary: "ModelSummary") -> dict[str, str]:
     """Lines about the model itself."""
     config = summary.config
     kinds = ", ".join(f"{kind} x {count}" for kind, count in sorted(summary.kinds.items()))
-    groups = ", ".join(
-        f"{len(group.layers)} layers {'global' if group.window is None else f'with a window of {group.window} tokens'}"
-        for group in summary.groups
-    )
+    kinds_of_groups = Counter((len(group.layers), group.window) for group in summary.groups)
+    groups = ", ".join(_describe_groups(count, *kind) for kind, count in kinds_of_groups.items())
     return {
         "architecture": config.architecture,
         "parameters": f"{summary.num_parameters:,}",
@@ -52,6 +51,12 @@ def describe_model(summary: "ModelSummary") -> dict[str, str]:
         "attention": f"{config.num_heads} heads, {config.num_kv_heads} KV heads, head size {config.head_dim}",
         "layer groups": groups,
     }
+
+
+def _describe_groups(count: int, num_layers: int, window: int | None) -> str:
+    """``count`` layer groups of one kind."""
+    times = "" if count == 1 else f"{count} x "
+    return f"{times}{num_layers} layers {'global' if window is None else f'with a window of {window} tokens'}"
 
 
 def describe_memory(summary: "ModelSummary", engine_args: "EngineArgs") -> dict[str, str]:

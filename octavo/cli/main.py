@@ -4,6 +4,8 @@ A user's mistake is one line on standard error, never a traceback: exit code 2 f
 1 for everything else (settings that cannot work, a missing model, a request that is refused).
 """
 
+import signal
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -74,5 +76,13 @@ def octavo() -> None:
 
 
 def main() -> None:
-    """The console script."""
-    octavo(prog_name="octavo")
+    """The console script. Ctrl-C ends it as a signal would (exit code 130), without a word."""
+    try:
+        octavo(prog_name="octavo", standalone_mode=False)
+    except click.Abort:
+        sys.exit(128 + signal.SIGINT)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)

@@ -212,9 +212,12 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- sampling --------------------------------------------------------------------------------------------------------
 
+DEFAULT_TEMPERATURE = 0.2
+"""In a terminal. Low, since the small built-in models wander off at 1.0, which stays the default of the HTTP API."""
+
 _sampling_settings = all_of(
     click.option("--max-tokens", type=TokenCount(), help="Most tokens to generate."),
-    click.option("--temperature", type=float, help="0 always takes the likeliest token.  [default: 1.0]"),
+    click.option("--temperature", type=float, help="0 always takes the likeliest token.  [default: 0.2]"),
     click.option("--top-p", type=float, help="Draw from the likeliest tokens that hold this probability."),
     click.option("--top-k", type=int, help="Draw from this many likeliest tokens."),
     click.option("--min-p", type=float, help="Drop tokens below this share of the likeliest one's probability."),
@@ -236,7 +239,10 @@ def sampling_options(default_max_tokens: int | None) -> Decorator:
         def with_params(**values: Any) -> Any:
             given = {name: values.pop(name) for name in _SAMPLING_FIELDS}
             chosen = {name: value for name, value in given.items() if value is not None}
-            params = SamplingParams(**{"max_tokens": default_max_tokens, "seed": values["seed"]} | chosen)
+            params = SamplingParams(
+                **{"max_tokens": default_max_tokens, "seed": values["seed"], "temperature": DEFAULT_TEMPERATURE}
+                | chosen
+            )
             return function(params=params, **values)
 
         return _sampling_settings(with_params)

@@ -94,5 +94,5 @@ def _check_structure(body: bytes, limits: ServerLimits) -> None:
         brackets = brackets.replace(b"[]", b"")
     if brackets:
         raise InvalidRequestError(
-            f"The request body nests deeper than the limit of {limits.json_nesting} levels, or is not valid JSON."
+            f"The request body is not valid JSON, or nests deeper than the limit of {limits.json_nesting} levels."
         )

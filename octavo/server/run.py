@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
@@ -91,7 +92,9 @@ class ServerRun:
 
     async def run(self, find_model: Callable[[], Model]) -> None:
         """See run_server."""
-        logger.info("Octavo is listening at %s; requests are answered 503 until the model is loaded.", self._url)
+        logger.info("Octavo is listening at %s; requests are answered 503 until the model is loaded.", self._address)
+        if not (self._settings.api_key or ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback):
+            logger.warning("No API key is set: whoever can reach %s may use this server.", self._address)
         self._http = _Uvicorn(_http_config(create_app(self._state), self._settings))
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         living = asyncio.create_task(self._live(find_model))
@@ -107,6 +110,7 @@ class ServerRun:
             await asyncio.gather(living, return_exceptions=True)
             self._state.engine.shutdown()
             self._state.text_threads.shutdown(wait=False, cancel_futures=True)
+            logger.info("Octavo has stopped.")
         if len(self._signals) > 1:
             raise SystemExit(128 + self._signals[-1])
 
@@ -120,7 +124,7 @@ class ServerRun:
         )
         if state.phase is Phase.LOADING:
             state.become_ready(tokenizer, longest)
-            self._announce()
+            self._announce(tokenizer.has_chat_template)
         await state.engine.dead.wait()
         state.phase = Phase.DEAD
         logger.error("The engine process ended with code %s; the server stops.", state.engine.exit_code)
@@ -128,19 +132,27 @@ class ServerRun:
         raise EngineDeadError(f"The engine process ended with code {state.engine.exit_code}.")
 
     @property
+    def _address(self) -> str:
+        """Where the server listens, as it is."""
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @property
     def _url(self) -> str:
+        """An address that reaches the server from this machine."""
         host, port = self._listener.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
         return f"http://{shown}:{port}"
 
-    def _announce(self) -> None:
+    def _announce(self, can_chat: bool) -> None:
         key = " -H 'Authorization: Bearer KEY'" if self._settings.api_key else ""
         name = self._settings.served_model_name
-        logger.info("Octavo serves %s at %s", name, self._url)
+        route = "chat/completions" if can_chat else "completions"
+        asked = '"messages": [{"role": "user", "content": "Hello"}]' if can_chat else '"prompt": "Hello"'
+        logger.info("Octavo serves %s at %s", name, self._address)
         logger.info(
-            "Try: curl %s/v1/chat/completions -H 'Content-Type: application/json'%s "
-            '-d \'{"model": "%s", "messages": [{"role": "user", "content": "Hello"}]}\'',
-            *(self._url, key, name),
+            "Try: curl %s/v1/%s -H 'Content-Type: application/json'%s -d '{\"model\": \"%s\", %s}'",
+            *(self._url, route, key, name, asked),
         )
 
     def _install_signal_handlers(self) -> None:
@@ -160,11 +172,16 @@ class ServerRun:
     async def _drain(self) -> None:
         state, engine = self._state, self._state.engine
         state.phase = Phase.DRAINING
-        logger.info("Shutting down: %d requests get up to %g s.", engine.num_open, self._settings.shutdown_timeout)
+        logger.info(
+            "Shutting down. Open requests: %d; they get up to %g s, a second signal ends them at once.",
+            *(engine.num_open, self._settings.shutdown_timeout),
+        )
         engine.fail_queued(unavailable(state.phase.value))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.shutdown_timeout):
                 await engine.idle.wait()
+        if engine.num_open:
+            logger.warning("Requests cut off: %d.", engine.num_open)
         engine.fail_open(unavailable("The server has shut down before this request was finished."))
         self._http.should_exit = True
 

@@ -1,0 +1,49 @@
+"""Settings that cannot work are refused in one sentence, before anything is loaded where that can be."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from octavo.build import build_engine
+from octavo.core.errors import ConfigurationError
+from octavo.engine_args import EngineArgs
+from tests.support.models import rand_model
+
+
+@pytest.fixture(scope="module")
+def rand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rand_model(tmp_path_factory.mktemp("rand"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dtype": "bf16"}, "dtype 'bf16' is not supported yet"),
+        ({"block_size": 0}, "block_size must be at least 1, got 0"),
+        ({"memory_utilization": 1.5}, "memory_utilization must be in"),
+        ({"seed": -1}, "seed must be a whole number"),
+    ],
+)
+def test_settings_are_checked_when_they_are_made(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        EngineArgs(**settings)  # type: ignore[arg-type]
+
+
+def test_more_kv_memory_than_there_is(rand: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"kv_cache_memory_bytes is 1,024\.00 GiB, but .* GiB of memory are free"
+    ):
+        build_engine(EngineArgs(model=str(rand), kv_cache_memory_bytes=2**40))
+
+
+def test_too_little_for_one_block(rand: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"a KV pool of 100 bytes .* cannot hold one sequence"):
+        build_engine(EngineArgs(model=str(rand), kv_cache_memory_bytes=100))
+
+
+def test_a_pool_below_the_context_is_said(rand: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        engine = build_engine(EngineArgs(model=str(rand), num_blocks=3))
+    assert engine.limits.max_model_len == 48
+    assert "requests above 48 tokens will be refused" in caplog.text
