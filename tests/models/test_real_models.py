@@ -1,4 +1,4 @@
-"""The two real models against ``transformers``, which reads the same GGUF files with its own loader."""
+"""The two real models as their files describe them (tests/real holds them to ``transformers``)."""
 
 import time
 from pathlib import Path
@@ -8,24 +8,8 @@ import torch
 
 from octavo.kernels import select_ops
 from octavo.loading.weights import load_model, model_summary
-from tests.support.forward import SequenceRun, prompt_logits
-from tests.support.parity import random_ids, reference_logprobs
-
-
-@pytest.mark.slow
-def test_smollm2_equals_transformers(smollm2_path: Path) -> None:
-    prompt = random_ids(50, 49152)
-    actual = prompt_logits(load_model(smollm2_path, select_ops()).model, prompt).log_softmax(-1)
-    assert float((actual - reference_logprobs(smollm2_path, prompt)).abs().max()) < 1e-3
-
-
-@pytest.mark.slow
-def test_gemma3_equals_transformers_past_its_window(gemma3_path: Path) -> None:
-    """560 tokens, so that the window of 512 has begun to slide; logprobs of the last 60."""
-    prompt = random_ids(560, 200_000)
-    run = SequenceRun(load_model(gemma3_path, select_ops()).model, len(prompt))
-    actual = run.feed(prompt, num_logits=60).log_softmax(-1)
-    assert float((actual - reference_logprobs(gemma3_path, prompt, num_logits=60)).abs().max()) < 1e-3
+from tests.support.forward import prompt_logits
+from tests.support.parity import random_ids
 
 
 def test_summary_of_smollm2(smollm2_path: Path) -> None:

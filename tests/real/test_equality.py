@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+import octavo.build
+from octavo.kernels import select_ops
 from octavo.loading.tokenizer import load_tokenizer
 from tests.real.text import ALICE
 from tests.support.driving import Answer, Driver, Job, all_bits, at_steps, greedy_params, run_apart
+from tests.support.forward import SequenceRun
 from tests.support.oracle import check_same_as_reference
-from tests.support.parity import reference_model
+from tests.support.parity import reference_logprobs, reference_model
 
 LENGTHS = [5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 19, 23, 31, 32, 33, 48, 64, 150, 700]
 NUM_NEW = 16
@@ -80,6 +83,14 @@ def test_preempted_with_the_prefix_cache(real: Real) -> None:
 def test_tokens_and_logprobs_are_those_of_transformers(real: Real) -> None:
     num_allowed = check_same_as_reference(real.path, real.prompts, [choices[0] for choices in real.alone])
     print(f"{real.path.name}: {num_allowed} of {len(real.prompts)} answers used the allowance")  # noqa: T201 (for -rP)
+
+
+def test_whole_distributions_are_those_of_transformers(real: Real) -> None:
+    """The last 60 of 700 tokens, where Gemma's window of 512 has begun to slide: every logprob, not only the best."""
+    prompt = real.prompts[-1]
+    model = octavo.build.load_model(real.path, select_ops(), MAX_LEN).model
+    actual = SequenceRun(model, len(prompt)).feed(prompt, num_logits=60).log_softmax(-1)
+    assert float((actual - reference_logprobs(real.path, prompt, num_logits=60)).abs().max()) < 1e-3
 
 
 def test_generate_of_transformers_itself(real: Real) -> None:
