@@ -25,7 +25,7 @@ from octavo.loading.resolve import resolve_model
 from octavo.loading.tokenizer import load_tokenizer
 from octavo.loading.weights import LoadedModel, load_model
 from octavo.models.config import ModelConfig
-from octavo.models.groups import LayerGroup, group_size, layer_groups
+from octavo.models.groups import LayerGroup, group_size, kv_bytes_per_token, layer_groups
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.memory import free_memory_bytes
 from octavo.runner.model_runner import BadWordEncoder, KVMemory, ModelRunner
@@ -92,14 +92,18 @@ def _set_threads(ops: Ops, threads: int) -> None:
 
 def _block_bytes(config: ModelConfig, groups: Sequence[LayerGroup], block_size: int) -> int:
     """Bytes of one block: keys and values of ``block_size`` tokens in each of its layer slots, fp32."""
-    return 2 * 4 * group_size(tuple(groups)) * config.num_kv_heads * config.head_dim * block_size
+    return kv_bytes_per_token(config) * block_size // len(groups)
 
 
 def _cache_config(
     args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup], fingerprint: bytes
 ) -> CacheConfig:
-    num_blocks = args.num_blocks or _blocks_in_memory(args, config, groups)
-    _check_pool_fits(num_blocks, _block_bytes(config, groups, args.block_size))
+    num_blocks = args.num_blocks
+    if num_blocks is None:
+        num_blocks = _blocks_in_memory(args, config, groups)
+    else:
+        what = f"the pool of {num_blocks:,} blocks (num_blocks)"
+        _check_is_free(what, num_blocks * _block_bytes(config, groups, args.block_size))
     cache = CacheConfig(num_blocks, args.block_size, len(groups), args.enable_prefix_caching, fingerprint)
     held = f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence"
     advice = "give it more memory (kv_cache_memory_bytes, num_blocks)"
@@ -110,12 +114,12 @@ def _cache_config(
     return cache
 
 
-def _check_pool_fits(num_blocks: int, block_bytes: int) -> None:
+def _check_is_free(what: str, num_bytes: int) -> None:
+    """What the settings ask for must fit into the memory that is free."""
     free = free_memory_bytes()
-    if num_blocks * block_bytes > free:
+    if num_bytes > free:
         raise ConfigurationError(
-            f"a KV pool of {num_blocks:,} blocks takes {num_blocks * block_bytes:,} bytes, but {free:,} are free; "
-            "give a smaller num_blocks or kv_cache_memory_bytes"
+            f"{what} is {num_bytes / 2**30:,.2f} GiB, but {free / 2**30:,.2f} GiB of memory are free; give it less"
         )
 
 
@@ -137,12 +141,7 @@ def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[La
     block_bytes = _block_bytes(config, groups, args.block_size)
     if args.kv_cache_memory_bytes is not None:
         budget, what = args.kv_cache_memory_bytes, "kv_cache_memory_bytes"
-        free = free_memory_bytes()
-        if budget > free:
-            raise ConfigurationError(
-                f"kv_cache_memory_bytes is {budget / 2**30:,.2f} GiB, but {free / 2**30:,.2f} GiB of memory are free; "
-                "give it less"
-            )
+        _check_is_free(what, budget)
     else:
         budget = int(free_memory_bytes() * args.memory_utilization)
         what = f"{args.memory_utilization:.0%} of the free memory"

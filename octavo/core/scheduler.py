@@ -112,10 +112,6 @@ class Scheduler:
         return len(self.waiting) + len(self.prefix_waits)
 
     @property
-    def num_in_flight(self) -> int:
-        return len(self._flights)
-
-    @property
     def has_work(self) -> bool:
         return bool(self.running or self._flights or self.num_waiting)
 
@@ -153,11 +149,12 @@ class Scheduler:
 
     def _grow(self, members: list[Request], draft: PlanDraft) -> None:
         """Room for one more token of each of these members, all at once where blocks suffice, else the oldest first."""
-        full = [tables for tables in (request.tables for request in members) if tables is not None]
-        at_once = all(
-            request.num_computed_tokens == tables.capacity for request, tables in zip(members, full, strict=True)
-        )
-        if at_once and (writes := self.kv.append_block(full)) is not None:
+        full = [
+            request.tables
+            for request in members
+            if request.tables is not None and request.num_computed_tokens == request.tables.capacity
+        ]
+        if len(full) == len(members) and (writes := self.kv.append_block(full)) is not None:
             draft.table_writes += writes
             return
         for request in members:
