@@ -9,8 +9,12 @@ from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from octavo.core.request import Request
+
+_age = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +25,36 @@ class Roster:
     """
 
     requests: list[Request]
-    row_ids: list[int]
+    row_ids: tuple[int, ...]
     token_lists: list[list[int]]
     offsets: list[int]
 
     def with_member(self, request: Request, offset: int) -> "Roster":
         at = bisect_left(self.requests, request.order, key=_age)
-        roster = self._copy()
-        roster.requests.insert(at, request)
-        roster.row_ids.insert(at, request.row_id)
-        roster.token_lists.insert(at, request.token_ids)
-        roster.offsets.insert(at, offset)
-        return roster
+        return self._replace(at, at, ([request], (request.row_id,), [request.token_ids], [offset]))
 
     def without_member(self, request: Request) -> "Roster":
         at = bisect_left(self.requests, request.order, key=_age)
-        roster = self._copy()
-        del roster.requests[at], roster.row_ids[at], roster.token_lists[at], roster.offsets[at]
-        return roster
+        return self._replace(at, at + 1, ([], (), [], []))
 
-    def _copy(self) -> "Roster":
-        return Roster(self.requests.copy(), self.row_ids.copy(), self.token_lists.copy(), self.offsets.copy())
+    def _replace(
+        self, first: int, end: int, entry: tuple[list[Request], tuple[int, ...], list[list[int]], list[int]]
+    ) -> "Roster":
+        requests, row_ids, token_lists, offsets = entry
+        return Roster(
+            self.requests[:first] + requests + self.requests[end:],
+            self.row_ids[:first] + row_ids + self.row_ids[end:],
+            self.token_lists[:first] + token_lists + self.token_lists[end:],
+            self.offsets[:first] + offsets + self.offsets[end:],
+        )
+
+
+class Due(NamedTuple):
+    """Members that a step of the batch has to look at, oldest first: those at a block's boundary and those that draw
+    their last token; one may be in both."""
+
+    at_boundary: list[Request]
+    at_end: list[Request]
 
 
 class DecodeBatch:
@@ -56,7 +69,7 @@ class DecodeBatch:
     """
 
     def __init__(self, block_size: int) -> None:
-        self.roster = Roster([], [], [], [])
+        self.roster = Roster([], (), [], [])
         self.num_planned = 0
         self.num_landed = 0
         self.num_departures = 0
@@ -99,17 +112,23 @@ class DecodeBatch:
             del self._stop_sets[request.stop_token_ids]
             self._unite_stop_ids()
 
-    def due_for_plan(self) -> list[Request]:
-        """Members that the next step cannot take along without a look: they need a block, or have drawn their last
-        token already (in a step in flight)."""
-        ended = self._endings.get(self.num_planned, ())
-        return sorted({*self._phases[self.num_planned % len(self._phases)], *ended}, key=_age)
+    def due_for_plan(self) -> Due:
+        """Members that the next step cannot take along without a look: their blocks are full (and those that go on
+        need one more), or they have drawn their last token already, in a step in flight."""
+        return self._due(self.num_planned)
 
-    def land(self, step: int) -> list[Request]:
+    def land(self, step: int) -> Due:
         """Step ``step`` has landed: returns the members that filled a block or drew their last token with it."""
         self.num_landed = step
-        due = {*self._phases[step % len(self._phases)], *self._endings.get(step, ())}
-        return sorted((request for request in due if request.joined < step), key=_age)
+        filled, ending = self._due(step)
+        return Due(
+            [request for request in filled if request.joined < step],
+            [request for request in ending if request.joined < step],
+        )
+
+    def _due(self, step: int) -> Due:
+        filled = sorted(self._phases[step % len(self._phases)], key=_age)
+        return Due(filled, sorted(self._endings.get(step, ()), key=_age))
 
     def _phase(self, offset: int) -> set[Request]:
         return self._phases[-offset % len(self._phases)]
@@ -126,7 +145,3 @@ def _last_step(request: Request, offset: int) -> int:
 def append_tokens(roster: Roster, token_ids: Iterable[int]) -> None:
     """One drawn token to each member; a deque without room is the quickest loop there is."""
     deque(map(list.append, roster.token_lists, token_ids), maxlen=0)
-
-
-def _age(request: Request) -> int:
-    return request.order

@@ -1,18 +1,20 @@
 """The order in which cached blocks that nobody references are given up."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Protocol
 
 
 class Evictor(Protocol):
-    """Holds the ids of blocks that are cached and have no references. Every call is O(1) or O(log n)."""
+    """Holds the ids of blocks that are cached and have no references. Every call is O(1) or O(log n) a block."""
 
-    def add(self, block_id: int) -> None:
-        """The last reference to a cached block was dropped."""
+    def add(self, block_ids: Iterable[int]) -> None:
+        """The last references to these cached blocks were dropped, in this order (children before their parents)."""
         ...
 
-    def remove(self, block_id: int) -> None:
-        """The block is referenced again (a prefix hit) or lost its hash."""
+    def remove(self, block_ids: Iterable[int]) -> None:
+        """These blocks are referenced again (a prefix hit)."""
         ...
 
     def evict(self, count: int) -> list[int]:
@@ -35,15 +37,16 @@ class LRUEvictor:
     def __init__(self) -> None:
         self._queue: OrderedDict[int, None] = OrderedDict()
 
-    def add(self, block_id: int) -> None:
-        self._queue[block_id] = None
+    def add(self, block_ids: Iterable[int]) -> None:
+        self._queue.update(dict.fromkeys(block_ids))
 
-    def remove(self, block_id: int) -> None:
-        del self._queue[block_id]
+    def remove(self, block_ids: Iterable[int]) -> None:
+        queue = self._queue
+        for block_id in block_ids:
+            del queue[block_id]
 
     def evict(self, count: int) -> list[int]:
-        pop = self._queue.popitem
-        return [pop(last=False)[0] for _ in range(count)]
+        return [block_id for block_id, _ in map(self._queue.popitem, repeat(False, count))]
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -35,20 +35,21 @@ def check_pool(kv: KVCacheManager, tables: Iterable[BlockTables]) -> None:
     free_ids = pool.free_block_ids
     free = set(free_ids)
     _require(len(free) == len(free_ids), "a block is free twice")
-    for block in pool.blocks:
-        expected = counts[block.block_id]
-        _require(block.ref_count == expected, f"{block}: {expected} references are in tables and holds")
-        _require((block.ref_count == 0) == (block.block_id in free), f"{block}: free if and only if unreferenced")
-        if block.hash is None:
-            _require(block.block_id not in pool.evictor, f"{block}: in the evictor without a hash")
+    for block_id, (ref_count, name) in enumerate(zip(pool.ref_counts, pool.names, strict=True)):
+        block = f"block {block_id}"
+        expected = counts[block_id]
+        _require(ref_count == expected, f"{block} counts {ref_count} references, {expected} are in tables and holds")
+        _require((ref_count == 0) == (block_id in free), f"{block}: free if and only if unreferenced")
+        if name is None:
+            _require(block_id not in pool.evictor, f"{block}: in the evictor without a name")
         else:
-            found = pool.lookup(block.group, block.hash)
-            _require(found == block.block_id, f"{block}: the index has {found} for its hash")
-    hashed = sum(block.hash is not None for block in pool.blocks)
-    _require(hashed == pool.num_hashed, f"{hashed} blocks carry a hash, the index has {pool.num_hashed}")
-    used = sum(block.ref_count > 0 for block in pool.blocks)
+            found = pool.lookup(name)
+            _require(found == block_id, f"{block}: the index has {found} under its name")
+    named = sum(name is not None for name in pool.names)
+    _require(named == pool.num_named, f"{named} blocks carry a name, the index has {pool.num_named}")
+    used = sum(ref_count > 0 for ref_count in pool.ref_counts)
     _require(pool.num_free + used == pool.num_blocks, f"{pool.num_free} free + {used} used of {pool.num_blocks}")
-    shared = sum(block.ref_count > 1 for block in pool.blocks)
+    shared = sum(ref_count > 1 for ref_count in pool.ref_counts)
     _require(shared == pool.num_shared, f"{shared} blocks are shared, the pool counts {pool.num_shared}")
 
 
@@ -99,7 +100,7 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
         assert tables is not None
         for group in tables.groups:
             for block_id in group[start // size : (start + count - 1) // size + 1]:
-                block = scheduler.kv.pool.blocks[block_id]
-                _require(block.ref_count == 1, f"{block}: written by row {row_id} while shared")
+                ref_count = scheduler.kv.pool.ref_counts[block_id]
+                _require(ref_count == 1, f"block {block_id}: written by row {row_id} while shared")
     sources = {copy.source for copy in plan.copies}
     _require(sources.isdisjoint(copy.target for copy in plan.copies), "a block is source and target of copies")

@@ -42,6 +42,14 @@ class Extension(NamedTuple):
     copies: list[BlockCopy]
 
 
+class FilledBlock(NamedTuple):
+    """Logical block ``logical_block`` of a sequence has landed, full, with these contents."""
+
+    tables: BlockTables
+    logical_block: int
+    block_hash: bytes
+
+
 class KVCacheManager:
     """Gives blocks to sequences, shares them, and takes them back.
 
@@ -51,11 +59,11 @@ class KVCacheManager:
 
     def __init__(self, config: CacheConfig, evictor: Evictor | None = None) -> None:
         self.config = config
-        self.pool = BlockPool(config.num_blocks, config.num_groups, evictor)
+        self.pool = BlockPool(config.num_blocks, evictor)
         self.hasher = BlockHasher(config.block_size, config.fingerprint)
         self.num_copies = 0
+        self._suffixes = [group.to_bytes(1, "little") for group in range(config.num_groups)]
         self._block_size = config.block_size
-        self._no_hit = PrefixHit(0, ((),) * config.num_groups)
         self._held: deque[tuple[int, list[int]]] = deque()
 
     # Questions
@@ -69,18 +77,11 @@ class KVCacheManager:
 
         At least the last of its ``num_tokens`` tokens is left to compute (design, Decided 4).
         """
-        limit = min(len(hashes), (num_tokens - 1) // self.config.block_size)
-        found: list[list[int]] = [[] for _ in range(self.config.num_groups)]
-        for block_hash in hashes[:limit]:
-            ids = [self.pool.lookup(group, block_hash) for group in range(self.config.num_groups)]
-            if None in ids:
-                break
-            for chain, block_id in zip(found, ids, strict=True):
-                assert block_id is not None
-                chain.append(block_id)
-        if not found[0]:
-            return self._no_hit
-        return PrefixHit(len(found[0]) * self.config.block_size, tuple(map(tuple, found)))
+        limit = min(len(hashes), (num_tokens - 1) // self._block_size)
+        head = hashes[:limit]
+        chains = [self.pool.lookup_chain(self._names(group, head)) for group in range(self.config.num_groups)]
+        length = min(map(len, chains))
+        return PrefixHit(length * self._block_size, tuple(tuple(chain[:length]) for chain in chains))
 
     def can_hold(self, hit: PrefixHit, num_tokens: int, spare: int = 0) -> bool:
         """Would ``num_tokens``, of which ``hit`` is cached, fit and leave ``spare`` blocks free?"""
@@ -101,10 +102,12 @@ class KVCacheManager:
             return None
         tables = BlockTables(self.config.num_groups, row_id)
         for table, block_ids in zip(tables.groups, hit.block_ids, strict=True):
-            for block_id in block_ids:
-                self.pool.acquire(block_id)
+            self.pool.acquire(block_ids)
             table.extend(block_ids)
-        self._append_blocks(tables, -(-num_tokens // self._block_size) - tables.num_blocks)
+        num_blocks = -(-num_tokens // self._block_size)
+        for table in tables.groups:
+            table.extend(self.pool.allocate(num_blocks - len(table)))
+        tables.capacity = num_blocks * self._block_size
         return tables
 
     def extend(self, tables: BlockTables, num_tokens: int, step_id: int) -> Extension | None:
@@ -127,11 +130,12 @@ class KVCacheManager:
             return None
         fresh = iter(self.pool.allocate(count))
         writes = []
-        for tables in sequences:
-            for group, table in enumerate(tables.groups):
-                block_id = next(fresh)
+        for group in range(self.config.num_groups):
+            for tables in sequences:
+                table, block_id = tables.groups[group], next(fresh)
                 writes.append(TableWrite(tables.row_id, group, len(table), block_id))
                 table.append(block_id)
+        for tables in sequences:
             tables.capacity += self._block_size
         return writes
 
@@ -144,18 +148,37 @@ class KVCacheManager:
         bits are the same), so that a parent never leaves the cache before its children. Its own is held until step
         ``held_for`` lands, if steps that read it are in flight.
         """
-        writes = []
+        writes: list[TableWrite] = []
         for group, table in enumerate(tables.groups):
-            publish = self.pool.publish
-            for logical_block, block_hash in enumerate(hashes, first):
-                own = table[logical_block]
-                kept = publish(own, group, block_hash)
-                if kept != own:
-                    self.pool.acquire(kept)
-                    table[logical_block] = kept
-                    writes.append(TableWrite(tables.row_id, group, logical_block, kept))
-                    self._release_after(held_for, [own])
+            for own, kept in self.pool.publish(table[first : first + len(hashes)], self._names(group, hashes)):
+                writes.append(self._take_kept(tables, group, table.index(own), kept))
+                self._release_after(held_for, [own])
         return writes
+
+    def publish_each(self, filled: Sequence[FilledBlock], held_for: int | None) -> list[TableWrite]:
+        """The same for one block of each of many sequences."""
+        writes: list[TableWrite] = []
+        hashes = [block_hash for _, _, block_hash in filled]
+        for group in range(self.config.num_groups):
+            block_ids = [tables.groups[group][index] for tables, index, _ in filled]
+            for own, kept in self.pool.publish(block_ids, self._names(group, hashes)):
+                tables, index, _ = filled[block_ids.index(own)]
+                writes.append(self._take_kept(tables, group, index, kept))
+                self._release_after(held_for, [own])
+        return writes
+
+    def _names(self, group: int, hashes: Sequence[bytes]) -> Sequence[bytes]:
+        """What the pool calls these contents, as layer group ``group`` has them (design, Decided 6)."""
+        if group == 0:
+            return hashes
+        suffix = self._suffixes[group]
+        return [block_hash + suffix for block_hash in hashes]
+
+    def _take_kept(self, tables: BlockTables, group: int, index: int, kept: int) -> TableWrite:
+        """Put block ``kept`` into the table in place of one with the same contents."""
+        tables.groups[group][index] = kept
+        self.pool.acquire([kept])
+        return TableWrite(tables.row_id, group, index, kept)
 
     def fork(self, tables: BlockTables, num_tokens: int, row_id: int) -> BlockTables:
         """A second sequence with the same first ``num_tokens`` tokens: shares every block they lie in.
@@ -166,8 +189,7 @@ class KVCacheManager:
         child = BlockTables(self.config.num_groups, row_id)
         for table, parent in zip(child.groups, tables.groups, strict=True):
             table.extend(parent[:num_blocks])
-            for block_id in table:
-                self.pool.acquire(block_id)
+            self.pool.acquire(table)
         child.capacity = num_tokens // self.config.block_size * self.config.block_size
         tables.capacity = min(tables.capacity, child.capacity)
         return child
@@ -191,7 +213,7 @@ class KVCacheManager:
             (group, index)
             for group, table in enumerate(tables.groups)
             for index in range(first, len(table))
-            if self.pool.blocks[table[index]].ref_count > 1
+            if self.pool.ref_counts[table[index]] > 1
         ]
 
     def _append_blocks(self, tables: BlockTables, count: int) -> list[TableWrite]:

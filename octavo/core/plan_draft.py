@@ -7,13 +7,14 @@ from octavo.core.step import BlockCopy, NewRow, StepPlan, TableWrite
 
 
 class PlanDraft:
-    """The members of the decode batch come first (one token each, all sampling), then others, row by row."""
+    """The members of the decode batch (``roster``) come first, one token each, all sampling; then the ``others``, row
+    by row, of which ``row_ids`` and the lists after it say the rest."""
 
     def __init__(self, step_id: int, max_tokens: int) -> None:
         self.step_id = step_id
         self.max_tokens = max_tokens
-        self.roster = Roster([], [], [], [])
-        self.requests: list[Request] = []
+        self.roster = Roster([], (), [], [])
+        self.others: list[Request] = []
         self.row_ids: list[int] = []
         self.starts: list[int] = []
         self.counts: list[int] = []
@@ -25,22 +26,21 @@ class PlanDraft:
         self.num_owed_blocks = 0
         """Blocks that running requests will still need for tokens they already have."""
 
-    def add_batch(self, roster: Roster, num_planned: int) -> None:
+    @property
+    def requests(self) -> list[Request]:
+        """Row by row."""
+        return self.roster.requests + self.others
+
+    def add_batch(self, roster: Roster) -> None:
         """One token of each member, every one sampling."""
-        size = len(roster.requests)
         self.roster = roster
-        self.requests = roster.requests.copy()
-        self.row_ids = roster.row_ids.copy()
-        self.starts = list(map(num_planned.__add__, roster.offsets))
-        self.counts = [1] * size
-        self.samples = [True] * size
-        self.max_tokens -= size
+        self.max_tokens -= len(roster.requests)
 
     def add_chunk(self, request: Request, count: int) -> bool:
         """The next ``count`` tokens of a request; samples, and returns true, where they are the last ones known."""
         start = request.num_computed_tokens
         samples = start + count == request.num_planned_tokens
-        self.requests.append(request)
+        self.others.append(request)
         self.row_ids.append(request.row_id)
         self.starts.append(start)
         self.counts.append(count)
@@ -53,16 +53,18 @@ class PlanDraft:
         self.table_writes += extension.writes
         self.copies += extension.copies
 
-    def freeze(self, released_rows: tuple[int, ...]) -> StepPlan:
+    def freeze(self, num_planned: int, released_rows: tuple[int, ...]) -> StepPlan:
+        """``num_planned``: steps of the decode batch planned before this one."""
+        batch_size = len(self.roster.requests)
         return StepPlan(
             step_id=self.step_id,
             copies=tuple(self.copies),
             new_rows=tuple(map(_new_row, self.new_requests)),
             table_writes=tuple(self.table_writes),
-            row_ids=tuple(self.row_ids),
-            starts=tuple(self.starts),
-            counts=tuple(self.counts),
-            samples=tuple(self.samples),
+            row_ids=(*self.roster.row_ids, *self.row_ids),
+            starts=(*map(num_planned.__add__, self.roster.offsets), *self.starts),
+            counts=(1,) * batch_size + tuple(self.counts),
+            samples=(True,) * batch_size + tuple(self.samples),
             released_rows=released_rows,
         )
 

@@ -1,25 +1,38 @@
 """The pool: every block of one device's KV memory, free ones in O(1), cached ones by hash."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from octavo.core.block import Block
 from octavo.core.evictor import Evictor, LRUEvictor
+
+
+class Duplicate(NamedTuple):
+    """Contents that were computed twice: block ``own`` holds what the prefix cache keeps in block ``kept``."""
+
+    own: int
+    kept: int
 
 
 class BlockPool:
     """Owns all blocks and knows which are free, cached and shared; knows nothing of requests or budgets.
 
+    A block is an id; what is known of it stands in parallel lists. ``ref_counts`` counts its occurrences in block
+    tables plus holds. Contents that others may find have a name in ``names`` (the chained hash of their tokens, see
+    BlockHasher, and the layer group whose keys and values they are); contents without a name are known to their own
+    table alone.
+
     A block with no references is either on the free stack (contents worthless) or in the evictor (contents cached).
     Both count as free: an allocation takes worthless blocks first and then evicts.
     """
 
-    def __init__(self, num_blocks: int, num_groups: int = 1, evictor: Evictor | None = None) -> None:
+    def __init__(self, num_blocks: int, evictor: Evictor | None = None) -> None:
         self.num_blocks = num_blocks
-        self.blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self.ref_counts = [0] * num_blocks
+        self.names: list[bytes | None] = [None] * num_blocks
         self.evictor: Evictor = LRUEvictor() if evictor is None else evictor
         self.num_shared = 0
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._index: tuple[dict[bytes, int], ...] = tuple({} for _ in range(num_groups))
+        self._index: dict[bytes, int] = {}
 
     @property
     def num_free(self) -> int:
@@ -32,42 +45,57 @@ class BlockPool:
         return len(self.evictor)
 
     @property
-    def num_hashed(self) -> int:
+    def num_named(self) -> int:
         """Blocks in the prefix cache, referenced or not."""
-        return sum(len(index) for index in self._index)
+        return len(self._index)
 
     @property
     def free_block_ids(self) -> list[int]:
         """Ids of all blocks without references, in no order; O(n), for checks."""
-        return [*self._free, *(block.block_id for block in self.blocks if block.block_id in self.evictor)]
+        return [*self._free, *(block_id for block_id in range(self.num_blocks) if block_id in self.evictor)]
 
-    def lookup(self, group: int, block_hash: bytes) -> int | None:
-        """Id of the block that holds these contents for this layer group. Changes nothing."""
-        return self._index[group].get(block_hash)
+    def lookup(self, name: bytes) -> int | None:
+        """Id of the block that holds these contents. Changes nothing."""
+        return self._index.get(name)
+
+    def lookup_chain(self, names: Iterable[bytes]) -> list[int]:
+        """Ids of the blocks that hold the longest cached head of this chain. Changes nothing."""
+        found = []
+        for block_id in map(self._index.get, names):
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
 
     def num_unreferenced(self, block_ids: Iterable[int]) -> int:
         """How many of these blocks count as free now. Changes nothing."""
-        return sum(self.blocks[block_id].ref_count == 0 for block_id in block_ids)
+        return sum(not self.ref_counts[block_id] for block_id in block_ids)
 
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, each with one reference. The caller has made sure that ``num_free`` suffices."""
         if len(self._free) < count:
             self._free += self._evict(count - len(self._free))
         kept = len(self._free) - count
-        taken = self._free[kept:][::-1]
+        taken = self._free[kept:]
+        taken.reverse()
         del self._free[kept:]
+        ref_counts = self.ref_counts
         for block_id in taken:
-            self.blocks[block_id].ref_count = 1
+            ref_counts[block_id] = 1
         return taken
 
-    def acquire(self, block_id: int) -> None:
-        """One more reference to a block that is in use or cached."""
-        block = self.blocks[block_id]
-        if block.ref_count == 0:
-            self.evictor.remove(block_id)
-        elif block.ref_count == 1:
-            self.num_shared += 1
-        block.ref_count += 1
+    def acquire(self, block_ids: Iterable[int]) -> None:
+        """One more reference to each of these blocks, which are in use or cached."""
+        ref_counts = self.ref_counts
+        woken = []
+        for block_id in block_ids:
+            ref_count = ref_counts[block_id]
+            if ref_count == 0:
+                woken.append(block_id)
+            elif ref_count == 1:
+                self.num_shared += 1
+            ref_counts[block_id] = ref_count + 1
+        self.evictor.remove(woken)
 
     def release(self, block_ids: Iterable[int]) -> None:
         """Drop one reference to each, in this order (pass a table tail first, so that leaves are evicted first).
@@ -75,46 +103,47 @@ class BlockPool:
         Raises:
             ValueError: a block has no reference left to drop (a double free).
         """
-        blocks, evictor = self.blocks, self.evictor
+        ref_counts, names, free = self.ref_counts, self.names, self._free
+        cached = []
         for block_id in block_ids:
-            block = blocks[block_id]
-            if block.ref_count == 1:
-                block.ref_count = 0
-                if block.hash is None:
-                    self._free.append(block_id)
+            ref_count = ref_counts[block_id]
+            if ref_count == 1:
+                if names[block_id] is None:
+                    free.append(block_id)
                 else:
-                    evictor.add(block_id)
-            elif block.ref_count == 0:
+                    cached.append(block_id)
+            elif ref_count == 2:
+                self.num_shared -= 1
+            elif ref_count == 0:
                 raise ValueError(f"block {block_id} was freed twice")
-            else:
-                block.ref_count -= 1
-                self.num_shared -= block.ref_count == 1
+            ref_counts[block_id] = ref_count - 1
+        self.evictor.add(cached)
 
-    def publish(self, block_id: int, group: int, block_hash: bytes) -> int:
-        """Enter a filled block in the prefix cache; returns the block that the cache keeps for these contents,
-        which is another one if they were computed twice."""
-        index = self._index[group]
-        if block_hash in index:
-            return index[block_hash]
-        index[block_hash] = block_id
-        block = self.blocks[block_id]
-        block.hash, block.group = block_hash, group
-        return block_id
+    def publish(self, block_ids: list[int], names: Sequence[bytes]) -> list[Duplicate]:
+        """Enter filled blocks in the prefix cache, each under its name; returns those whose contents another block
+        holds already: the cache keeps that one."""
+        kept_ids = list(map(self._index.setdefault, names, block_ids))
+        duplicates = []
+        if kept_ids != block_ids:
+            duplicates = [Duplicate(own, kept) for own, kept in zip(block_ids, kept_ids, strict=True) if own != kept]
+        for block_id, name in zip(kept_ids, names, strict=True):
+            self.names[block_id] = name
+        return duplicates
 
     def forget_all(self) -> None:
-        """Empty the prefix cache. Blocks in use stay in use, without a hash."""
+        """Empty the prefix cache. Blocks in use stay in use, without a name."""
         self._free += self._evict(len(self.evictor))
-        for index in self._index:
-            for block_id in index.values():
-                self.blocks[block_id].hash = None
-            index.clear()
+        for block_id in self._index.values():
+            self.names[block_id] = None
+        self._index.clear()
 
     def _evict(self, count: int) -> list[int]:
         """Drop the contents of the ``count`` cached blocks that are worth least."""
         evicted = self.evictor.evict(count)
+        names, index = self.names, self._index
         for block_id in evicted:
-            block = self.blocks[block_id]
-            assert block.hash is not None, "only cached blocks are in the evictor"
-            del self._index[block.group][block.hash]
-            block.hash = None
+            name = names[block_id]
+            assert name is not None, "only cached blocks are in the evictor"
+            del index[name]
+            names[block_id] = None
         return evicted

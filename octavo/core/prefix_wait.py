@@ -1,7 +1,7 @@
 """Requests that wait while another computes the very block they need next (design, Decided 2)."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from octavo.core.request import Request
 
@@ -18,8 +18,13 @@ class PrefixWaits:
 
     def claim(self, request: Request, first_block: int) -> None:
         """``request`` will compute its blocks from ``first_block`` on, except those that another is computing."""
+        setdefault = self._owners.setdefault
         for block_hash in request.block_hashes[first_block:]:
-            self._owners.setdefault(block_hash, request)
+            setdefault(block_hash, request)
+
+    def is_awaited(self, block_hashes: Iterable[bytes]) -> bool:
+        """Does anybody count as computing one of these blocks (so that ``settle`` has to be told)?"""
+        return not self._owners.keys().isdisjoint(block_hashes)
 
     def must_wait(self, request: Request, block_hash: bytes, step_id: int) -> bool:
         """Is another computing this block, and may ``request`` still wait for it?"""

@@ -2,9 +2,12 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from operator import attrgetter
 
 from octavo.core.decode_batch import DecodeBatch
 from octavo.core.request import Request
+
+_age = attrgetter("order")
 
 
 class RunningSet:
@@ -57,7 +60,3 @@ class RunningSet:
 
 def _take_out(requests: list[Request], request: Request) -> None:
     del requests[bisect_left(requests, request.order, key=_age)]
-
-
-def _age(request: Request) -> int:
-    return request.order

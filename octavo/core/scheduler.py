@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octavo.core import policy
-from octavo.core.decode_batch import Roster, append_tokens
+from octavo.core.decode_batch import Due, Roster, append_tokens
 from octavo.core.errors import InvalidRequestError
-from octavo.core.kv_manager import KVCacheManager, PrefixHit
+from octavo.core.kv_manager import FilledBlock, KVCacheManager, PrefixHit
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.queue import RequestQueue
@@ -133,28 +133,22 @@ class Scheduler:
         self._plan_behind(draft)
         if not draft.has_preempted and not self._suspects:
             self._admit(draft)
-        return self._issue(draft) if draft.requests else None
+        return self._issue(draft, draft.requests) if draft.row_ids or draft.roster.row_ids else None
 
     def _plan_batch(self, draft: PlanDraft) -> None:
         """One token for each member of the decode batch; only those whose time has come are looked at."""
-        growing = []
-        for request in self.running.batch.due_for_plan():
-            if request.num_computed_tokens + 1 < request.max_total_tokens:
-                growing.append(request)
-            else:
-                self.running.fall_behind(request)
-        self._grow(growing, draft)
-        draft.add_batch(self.running.batch.roster, self.running.batch.num_planned)
-        self.running.batch.num_planned += 1
+        batch = self.running.batch
+        due = batch.due_for_plan()
+        for request in due.at_end:
+            self.running.fall_behind(request)
+        self._grow([request for request in due.at_boundary if request.batch is not None], draft)
+        draft.add_batch(batch.roster)
+        batch.num_planned += 1
 
     def _grow(self, members: list[Request], draft: PlanDraft) -> None:
-        """Room for one more token of each of these members, all at once where blocks suffice, else the oldest first."""
-        full = [
-            request.tables
-            for request in members
-            if request.tables is not None and request.num_computed_tokens == request.tables.capacity
-        ]
-        if len(full) == len(members) and (writes := self.kv.append_block(full)) is not None:
+        """One more block for each of these members, all at once where blocks suffice, else the oldest first."""
+        writes = self.kv.append_block([request.tables for request in members if request.tables is not None])
+        if writes is not None:
             draft.table_writes += writes
             return
         for request in members:
@@ -270,17 +264,17 @@ class Scheduler:
         request.start_from(0)
         self.waiting.push(request)
 
-    def _issue(self, draft: PlanDraft) -> StepPlan:
+    def _issue(self, draft: PlanDraft, requests: list[Request]) -> StepPlan:
         if self._unknown_rows:
-            again = [request for request in draft.requests if request in self._unknown_rows]
+            again = [request for request in requests if request in self._unknown_rows]
             self._unknown_rows.difference_update(again)
             draft.new_requests += again
         draft.copies[:0] = self._copies
         draft.table_writes[:0] = self._table_writes
-        plan = draft.freeze(tuple(self._released_rows))
-        self._copies, self._table_writes, self._released_rows = [], [], []
         batch = self.running.batch
-        self._flights.append(_Flight(plan, draft.requests, draft.roster, batch.num_planned, batch.num_departures))
+        plan = draft.freeze(batch.num_planned - 1, tuple(self._released_rows))
+        self._copies, self._table_writes, self._released_rows = [], [], []
+        self._flights.append(_Flight(plan, requests, draft.roster, batch.num_planned, batch.num_departures))
         self._next_step_id += 1
         self.counters.num_steps += 1
         return plan
@@ -305,17 +299,16 @@ class Scheduler:
         self._clear_suspects(flight.requests)
         return landing.outcome
 
-    def _land_batch(self, landing: _Landing, due: list[Request]) -> None:
-        """The decode batch as a whole: nobody has left it since it was planned. ``due``: members to look at."""
+    def _land_batch(self, landing: _Landing, due: Due) -> None:
+        """The decode batch as a whole: nobody has left it since it was planned."""
         roster, outcome = landing.flight.roster, landing.outcome
         token_ids = landing.result.token_ids[: len(roster.requests)]
         append_tokens(roster, token_ids)
-        for request in due:
-            self._publish(request)
+        self._publish_filled(due.at_boundary)
         outcome.sampled.extend(roster.requests)
         outcome.token_ids.extend(token_ids)
         if landing.check_stop is None and self.running.batch.stop_token_ids.isdisjoint(token_ids):
-            ending = [(request, request.token_ids[-1]) for request in due]
+            ending = [(request, request.token_ids[-1]) for request in due.at_end]
         else:
             ending = list(zip(roster.requests, token_ids, strict=True))
         for request, token_id in ending:
@@ -375,12 +368,40 @@ class Scheduler:
         assert tables is not None
         if len(hashes) < landed // size:
             self.kv.hasher.extend(hashes, request.cache_root, request.token_ids, landed)
-        held_for = self._next_step_id - 1 if self._flights else None
         first = request.next_publish // size - 1
         filled = hashes[first : landed // size]
-        self._table_writes += self.kv.publish(tables, first, filled, held_for)
+        self._table_writes += self.kv.publish(tables, first, filled, self._reader_in_flight)
         self._requeue(self.prefix_waits.settle(request, filled))
         request.next_publish = (landed // size + 1) * size
+
+    def _publish_filled(self, members: list[Request]) -> None:
+        """The same for members of the decode batch, each of which has filled exactly one block."""
+        size = self.kv.config.block_size
+        publishing = [request for request in members if request.next_publish < NEVER]
+        self._hash_filled([r for r in publishing if len(r.block_hashes) * size < r.next_publish])
+        hashes = [request.block_hashes[request.next_publish // size - 1] for request in publishing]
+        filled = []
+        for request, block_hash in zip(publishing, hashes, strict=True):
+            assert request.tables is not None
+            filled.append(FilledBlock(request.tables, request.next_publish // size - 1, block_hash))
+            request.next_publish += size
+        self._table_writes += self.kv.publish_each(filled, self._reader_in_flight)
+        if self.prefix_waits.is_awaited(hashes):
+            for request, block_hash in zip(publishing, hashes, strict=True):
+                self._requeue(self.prefix_waits.settle(request, [block_hash]))
+
+    def _hash_filled(self, members: list[Request]) -> None:
+        """Name the block that each of these has just filled, the first without a hash."""
+        size = self.kv.config.block_size
+        parents = [(request.block_hashes or (request.cache_root,))[-1] for request in members]
+        blocks = [request.token_ids[request.next_publish - size : request.next_publish] for request in members]
+        for request, block_hash in zip(members, self.kv.hasher.hash_each(parents, blocks), strict=True):
+            request.block_hashes.append(block_hash)
+
+    @property
+    def _reader_in_flight(self) -> int | None:
+        """The last step that may read blocks given up now."""
+        return self._next_step_id - 1 if self._flights else None
 
     def _count_prompt(self, request: Request) -> None:
         """Count a prompt when its first token is drawn: once a request, whatever its choices and preemptions."""
