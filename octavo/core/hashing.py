@@ -45,6 +45,4 @@ class BlockHasher:
     def hash_each(self, parents: Iterable[bytes], blocks: Iterable[Sequence[int]]) -> list[bytes]:
         """The hashes of single blocks of tokens, each after its own parent."""
         pack = self._pack_block
-        return [
-            _digest(parent + pack(*token_ids)).digest() for parent, token_ids in zip(parents, blocks, strict=True)
-        ]
+        return [_digest(parent + pack(*token_ids)).digest() for parent, token_ids in zip(parents, blocks, strict=True)]

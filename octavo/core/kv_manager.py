@@ -181,16 +181,15 @@ class KVCacheManager:
         return TableWrite(tables.row_id, group, index, kept)
 
     def fork(self, tables: BlockTables, num_tokens: int, row_id: int) -> BlockTables:
-        """A second sequence with the same first ``num_tokens`` tokens: shares every block they lie in.
+        """A second sequence that shares every block of this one, which has ``num_tokens`` tokens in the last of them.
 
         Whichever of the two writes into a shared tail first gets a copy of it (see ``extend``).
         """
-        num_blocks = -(-num_tokens // self.config.block_size)
         child = BlockTables(self.config.num_groups, row_id)
         for table, parent in zip(child.groups, tables.groups, strict=True):
-            table.extend(parent[:num_blocks])
+            table.extend(parent)
             self.pool.acquire(table)
-        child.capacity = num_tokens // self.config.block_size * self.config.block_size
+        child.capacity = num_tokens - num_tokens % self._block_size
         tables.capacity = min(tables.capacity, child.capacity)
         return child
 

@@ -3,16 +3,18 @@
 from octavo.core.decode_batch import Roster
 from octavo.core.kv_manager import Extension
 from octavo.core.request import Request
-from octavo.core.step import BlockCopy, NewRow, StepPlan, TableWrite
+from octavo.core.step import BlockCopy, NewRow, RowFork, StepPlan, TableWrite
 
 
 class PlanDraft:
     """The members of the decode batch (``roster``) come first, one token each, all sampling; then the ``others``, row
-    by row, of which ``row_ids`` and the lists after it say the rest."""
+    by row, of which ``row_ids`` and the lists after it say the rest. ``on_trial``: nothing but this request is planned,
+    since a step with it has failed."""
 
-    def __init__(self, step_id: int, max_tokens: int) -> None:
+    def __init__(self, step_id: int, max_tokens: int, on_trial: Request | None) -> None:
         self.step_id = step_id
         self.max_tokens = max_tokens
+        self.on_trial = on_trial
         self.roster = Roster([], (), [], [])
         self.others: list[Request] = []
         self.row_ids: list[int] = []
@@ -22,9 +24,15 @@ class PlanDraft:
         self.copies: list[BlockCopy] = []
         self.table_writes: list[TableWrite] = []
         self.new_requests: list[Request] = []
+        self.forks: list[Request] = []
+        self.row_forks: list[RowFork] = []
         self.has_preempted = False
         self.num_owed_blocks = 0
         """Blocks that running requests will still need for tokens they already have."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.row_ids and not self.roster.row_ids
 
     @property
     def requests(self) -> list[Request]:
@@ -40,14 +48,24 @@ class PlanDraft:
         """The next ``count`` tokens of a request; samples, and returns true, where they are the last ones known."""
         start = request.num_computed_tokens
         samples = start + count == request.num_planned_tokens
+        self._add_row(request, start, count, samples)
+        self.max_tokens -= count
+        return samples
+
+    def add_fork(self, parent: Request, child: Request) -> None:
+        """``child`` draws its first token from what the last chunk of its parent computes."""
+        self.new_requests.append(child)
+        self.forks.append(child)
+        self.row_forks.append(RowFork(child.row_id, parent.row_id))
+        self._add_row(child, child.num_computed_tokens, 0, True)
+
+    def _add_row(self, request: Request, start: int, count: int, samples: bool) -> None:
         self.others.append(request)
         self.row_ids.append(request.row_id)
         self.starts.append(start)
         self.counts.append(count)
         self.samples.append(samples)
-        self.max_tokens -= count
         request.plan(count, samples)
-        return samples
 
     def add_extension(self, extension: Extension) -> None:
         self.table_writes += extension.writes
@@ -65,6 +83,7 @@ class PlanDraft:
             starts=(*map(num_planned.__add__, self.roster.offsets), *self.starts),
             counts=(1,) * batch_size + tuple(self.counts),
             samples=(True,) * batch_size + tuple(self.samples),
+            forks=tuple(self.row_forks),
             released_rows=released_rows,
         )
 

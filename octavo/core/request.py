@@ -1,10 +1,13 @@
 """A request's one sequence: its tokens, how many of them are computed, and where it stands."""
 
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.table import BlockTables
+
+if TYPE_CHECKING:
+    from octavo.core.beam_group import BeamGroup
 
 
 class Status(Enum):
@@ -45,7 +48,7 @@ class Request:
     ``num_computed_tokens`` advances when a step is planned, ``num_landed_tokens`` when it lands; between the two lie
     the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known. While a request
     is in a ``batch``, its counts follow that batch's counters, one token a step; ``joined`` is the step after which it
-    came in. ``order`` is the place in line: smaller is older.
+    came in. ``order`` is the place in line: smaller is older. ``group``: the beam search it is part of.
     """
 
     __slots__ = (
@@ -57,6 +60,7 @@ class Request:
         "block_hashes",
         "cache_root",
         "choice_index",
+        "group",
         "is_finished",
         "joined",
         "max_total_tokens",
@@ -113,6 +117,7 @@ class Request:
         self.tables: BlockTables | None = None
         self.cache_root = b""
         self.block_hashes: list[bytes] = []
+        self.group: BeamGroup | None = None
         self.next_publish = NEVER
         self.prefix_deadline: int | None = None
 
@@ -148,6 +153,14 @@ class Request:
     def num_planned_tokens(self) -> int:
         """Landed tokens and those that steps in flight draw."""
         return len(self.token_ids) + self.num_pending_samples
+
+    @property
+    def may_be_planned(self) -> bool:
+        """May a step compute more of it? Not past its last token; nor, of a beam, before what is in flight has landed
+        (design, Decided 1)."""
+        if self.group is not None and self.num_in_flight:
+            return False
+        return self.num_planned_tokens < self.max_total_tokens
 
     @property
     def num_output_tokens(self) -> int:

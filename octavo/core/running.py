@@ -46,6 +46,10 @@ class RunningSet:
         for request in self.batch.roster.requests:
             self.fall_behind(request)
 
+    @property
+    def youngest(self) -> Request:
+        return self._requests[-1]
+
     def idle_younger_than(self, request: Request) -> Iterator[Request]:
         """Younger requests that no step in flight, nor the one being planned, computes."""
         younger = self._requests[bisect_left(self._requests, request.order + 1, key=_age) :]

@@ -1,10 +1,12 @@
 """What goes into a scheduler and comes out of it, besides plans and results."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from octavo.core.beam_search import Hypothesis
 from octavo.core.errors import ConfigurationError
 from octavo.core.request import Request
+from octavo.core.step import RowFault
 
 StopCheck = Callable[[Request, int], str | None]
 """Called with each landed token of a request that its stop ids do not end; returns the stop string that it
@@ -50,11 +52,13 @@ class SchedulerCounters:
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; those
-    that ended with it; and those for which no token could be drawn, which have failed. Requests that had ended while
-    the step was in flight are in ``landed`` alone."""
+    that ended with it; those for which no token could be drawn, which have failed, and why; and the members of beam
+    searches that are over, each with one of its results. Requests that had ended while the step was in flight are in
+    ``landed`` alone."""
 
     landed: list[Request]
-    sampled: list[Request]
-    token_ids: list[int]
-    finished: list[Request]
-    failed: list[Request]
+    sampled: list[Request] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finished: list[Request] = field(default_factory=list)
+    failed: dict[Request, RowFault] = field(default_factory=dict)
+    hypotheses: dict[Request, Hypothesis] = field(default_factory=dict)

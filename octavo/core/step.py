@@ -47,6 +47,14 @@ class NewRow:
     stop_token_ids: frozenset[int]
 
 
+class RowFork(NamedTuple):
+    """Row ``row_id`` computes no token in this step (its count is 0): it draws its token after the last position that
+    row ``source``, which stands before it in the plan, computes. So choices of one prompt begin."""
+
+    row_id: int
+    source: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step. ``row_ids``, ``starts``, ``counts`` and ``samples`` run in parallel, one entry a scheduled row.
@@ -65,6 +73,7 @@ class StepPlan:
     counts: tuple[int, ...]
     samples: tuple[bool, ...]
     released_rows: tuple[int, ...]
+    forks: tuple[RowFork, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -1,5 +1,6 @@
 """One choice of a request on its way to the client: its text, logprobs and times since the last delta."""
 
+from octavo.core.beam_search import Hypothesis
 from octavo.core.request import Request, Status
 from octavo.core.step import TokenLogprobs
 from octavo.engine.detokenizer import TokenPieces
@@ -20,6 +21,7 @@ class Choice:
         self._stream = TextStream(pieces, sequence.params)
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
+        self._cumulative_logprob: float | None = None
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         if sequence.params.prompt_logprobs is not None:
             self._prompt_logprobs = [None] * sequence.num_prompt_tokens
@@ -34,6 +36,13 @@ class Choice:
         self._token_ids.append(token_id)
         if logprobs is not None:
             self._logprobs.append(logprobs)
+
+    def take_hypothesis(self, hypothesis: Hypothesis) -> None:
+        """The sequence is the outcome of a beam search: its tokens come all at once."""
+        self._cumulative_logprob = hypothesis.cumulative_logprob
+        self._token_ids = list(hypothesis.token_ids)
+        for token_id in hypothesis.token_ids[: -1 if hypothesis.is_stopped else None]:
+            self._stream.append(token_id, suppressed=False)
 
     def add_prompt_logprobs(self, start: int, entries: tuple[TokenLogprobs, ...]) -> None:
         """Entries for the prompt tokens from position ``start`` on; those known already stay as they are."""
@@ -50,8 +59,9 @@ class Choice:
             delta.finish_reason, delta.stop_reason = self._finish()
         delta.text = self._stream.take_delta()
         delta.token_ids, self._token_ids = self._token_ids, []
-        if self.sequence.params.logprobs is not None:
+        if self.sequence.params.logprobs is not None and self._cumulative_logprob is None:
             delta.logprobs, self._logprobs = self._logprobs, []
+        delta.cumulative_logprob = self._cumulative_logprob
         if delta.token_ids:
             delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         delta.num_cached_tokens = self.sequence.num_cached_tokens or 0

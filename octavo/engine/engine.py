@@ -75,7 +75,7 @@ class Engine:
         self._open[request.request_id] = sequences
         for sequence in sequences:
             self._choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
-            self._scheduler.add(sequence, request.cache_salt)
+        self._scheduler.add(sequences[0], request.cache_salt, sequences[1:])
 
     def abort(self, request_id: str) -> None:
         """End every choice of a request that has not ended; unknown ids are ignored."""
@@ -161,8 +161,12 @@ class Engine:
                 self._close(sequence)
             else:
                 self._news.deltas.append(choice.take_delta())
-        for sequence in outcome.failed:
-            fault = result.faults[sequence.row_id]
+        for sequence, hypothesis in outcome.hypotheses.items():
+            choice = self._choices[sequence]
+            choice.take_hypothesis(hypothesis)
+            self._note_times(choice, now)
+            self._close(sequence)
+        for sequence, fault in outcome.failed.items():
             self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else ValueError(fault.message))
 
     def _note_times(self, choice: Choice, now: float) -> None:

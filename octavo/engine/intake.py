@@ -3,9 +3,11 @@
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from octavo.core.beam_group import BeamGroup
+from octavo.core.beam_search import BeamSearch, BeamSearchParams
 from octavo.core.errors import InvalidRequestError
 from octavo.core.request import Request
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import DEFAULT_LIMITS, SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.engine.messages import EngineRequest
 
@@ -34,9 +36,10 @@ class Intake:
         """
         self._check_vocabulary(request)
         check_salt(request.cache_salt)
-        num_prompt_tokens = len(request.prompt_token_ids)
+        if request.beam_search is not None:
+            return self._beams(request, request.beam_search)
         max_tokens = self._max_tokens(request)
-        self._scheduler.check(num_prompt_tokens, max_tokens)
+        self._scheduler.check(len(request.prompt_token_ids), max_tokens)
         params = request.params
         seed = self._draw_seed() if params.seed is None else params.seed
         return [
@@ -51,6 +54,31 @@ class Intake:
             )
             for index in range(params.n)
         ]
+
+    def _beams(self, request: EngineRequest, beams: BeamSearchParams) -> list[Request]:
+        """One sequence a beam. They draw nothing: the search takes the best tokens of each row."""
+        max_tokens = self._max_tokens(request)
+        self._scheduler.check_beams(len(request.prompt_token_ids), max_tokens, beams.beam_width)
+        search = BeamSearch(beams, self._eos_token_ids, max_tokens)
+        limits = replace(DEFAULT_LIMITS, logprobs=search.num_candidates)
+        params = SamplingParams(
+            temperature=0.0,
+            logprobs=search.num_candidates,
+            limits=limits,
+            max_tokens=max_tokens,
+            skip_special_tokens=request.params.skip_special_tokens,
+        )
+        members = [
+            Request(
+                f"{request.request_id}/{index}",
+                request.prompt_token_ids,
+                params,
+                max_tokens=max_tokens,
+                choice_index=index,
+            )
+            for index in range(beams.beam_width)
+        ]
+        return BeamGroup(members, search).members
 
     def _max_tokens(self, request: EngineRequest) -> int:
         """The client's number as it is; a default is shortened to the room left (spec D2, D28)."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from octavo.core.beam_search import BeamSearchParams
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 
@@ -9,7 +10,8 @@ from octavo.core.step import TokenLogprobs
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A tokenized request. ``clamp_max_tokens``: shorten ``params.max_tokens`` to the room left instead of refusing
-    (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``."""
+    (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``.
+    ``beam_search``: search instead of drawing; its choices are the finished sequences, best first, and come whole."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -18,6 +20,7 @@ class EngineRequest:
     clamp_max_tokens: bool = False
     priority: int = 0
     cache_salt: str | None = None
+    beam_search: BeamSearchParams | None = None
 
 
 @dataclass(slots=True)
@@ -27,7 +30,8 @@ class OutputDelta:
     ``finish_reason`` is set exactly once, in a choice's last delta: "stop", "length", "abort" or "error" (then
     ``error`` says why, in one sentence; ``invalid_param`` is not None where the request was refused at the door,
     ``""`` if no single field is to blame). ``prompt_logprobs`` comes with the first delta, one entry a prompt token,
-    the first None. ``text`` never holds part of a character or of an undecided stop string.
+    the first None. ``cumulative_logprob``: of a beam search's sequence. ``text`` never holds part of a character or
+    of an undecided stop string.
     """
 
     request_id: str
@@ -39,6 +43,7 @@ class OutputDelta:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
+    cumulative_logprob: float | None = None
     error: str | None = None
     invalid_param: str | None = None
 

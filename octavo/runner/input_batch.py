@@ -67,9 +67,13 @@ class InputBatch:
         return torch.tensor(ids, dtype=torch.int64)
 
     def layouts(self, plan: StepPlan) -> list[BatchLayout]:
-        """Where the rows stand, one layout a layer group."""
-        lines = np.array([self.rows[row_id].index for row_id in plan.row_ids])
-        starts, counts = np.array(plan.starts), np.array(plan.counts)
+        """Where the rows stand, one layout a layer group. Rows that only draw (forks) compute nothing."""
+        computing = [
+            (self.rows[row_id].index, start, count)
+            for row_id, start, count in zip(plan.row_ids, plan.starts, plan.counts, strict=True)
+            if count
+        ]
+        lines, starts, counts = np.array(computing, dtype=np.int64).T
         query_starts = np.concatenate(([0], np.cumsum(counts)))
         sequence_of_row = np.repeat(np.arange(len(lines)), counts)
         positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], counts)

@@ -139,6 +139,8 @@ class _HeadRows:
         self.known: list[_KnownToken] = []
         sampling_rows: list[int] = []
         known_rows: list[int] = []
+        sources = dict(plan.forks)
+        last_rows: dict[int, int] = {}
         first_row = 0
         for row_id, start, count, samples in zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True):
             row = batch.rows[row_id]
@@ -148,7 +150,8 @@ class _HeadRows:
                 self.known += (_KnownToken(row_id, token_id, num_top) for token_id in token_ids)
                 known_rows += range(first_row, first_row + len(token_ids))
             first_row += count
+            last_rows[row_id] = last_rows[sources[row_id]] if row_id in sources else first_row - 1
             if samples:
                 self.sampling.append(row_id)
-                sampling_rows.append(first_row - 1)
+                sampling_rows.append(last_rows[row_id])
         self.rows = sampling_rows + known_rows

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from octavo.core.step import NewRow, RowFault, StepPlan, StepResult
+from octavo.core.step import NewRow, RowFault, StepPlan, StepResult, TokenLogprobs
 
 VOCAB_SIZE = 1000
 Memory = dict[int, tuple[int, int]]
@@ -15,6 +15,18 @@ Memory = dict[int, tuple[int, int]]
 def next_token(context: Sequence[int]) -> int:
     """The fake model: any foreign or missing token in the context changes the answer."""
     return int.from_bytes(blake2b(repr(list(context)).encode(), digest_size=4).digest()) % VOCAB_SIZE
+
+
+def next_candidates(context: Sequence[int], count: int) -> tuple[tuple[int, float], ...]:
+    """The best tokens after a context and their logprobs: the first is what ``next_token`` says."""
+    first = next_token(context)
+    ranked = [(first + 7 * rank) % VOCAB_SIZE for rank in range(count)]
+    steps = blake2b(repr(list(context)).encode(), digest_size=64, person=b"logprobs").digest()
+    logprobs, total = [], -0.1
+    for rank in range(count):
+        total -= steps[rank % 64] / 100
+        logprobs.append(total)
+    return tuple(zip(ranked, logprobs, strict=True))
 
 
 def expected_output(prompt: Sequence[int], max_tokens: int, stop_ids: frozenset[int] = frozenset()) -> list[int]:
@@ -31,6 +43,7 @@ def expected_output(prompt: Sequence[int], max_tokens: int, stop_ids: frozenset[
 class _Row:
     tokens: list[int]
     tables: list[list[int]]
+    num_logprobs: int
     last_sample: int | None = None
 
 
@@ -84,19 +97,25 @@ class FakeRunner:
             table[write.logical_block] = write.block_id
         self.fails(plan)
         drawn = []
+        logprobs = {}
         scheduled = zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True)
         computed = [(row_id, self._compute(self.rows[row_id], start, count), samples)
                     for row_id, start, count, samples in scheduled]  # fmt: skip
         for row_id, end, samples in computed:
             if samples:
-                drawn.append(self._sample(self.rows[row_id], end))
+                row = self.rows[row_id]
+                drawn.append(self._sample(row, end))
+                if row.num_logprobs:
+                    best = next_candidates(row.tokens[:end], row.num_logprobs)
+                    logprobs[row_id] = TokenLogprobs(*best[0], 1, best)
         for row_id in plan.released_rows:
             del self.rows[row_id]
         faults = {row_id: RowFault("stuck", False) for row_id in plan.row_ids if self.faults(row_id)}
-        return StepResult(plan.step_id, tuple(drawn), faults=faults)
+        return StepResult(plan.step_id, tuple(drawn), logprobs=logprobs, faults=faults)
 
     def _add_row(self, new: NewRow) -> None:
-        self.rows[new.row_id] = _Row(list(new.token_ids), [list(ids) for ids in new.block_ids])
+        tables = [list(ids) for ids in new.block_ids]
+        self.rows[new.row_id] = _Row(list(new.token_ids), tables, new.params.logprobs or 0)
 
     def _compute(self, row: _Row, start: int, count: int) -> int:
         for position in range(start, start + count):

@@ -13,7 +13,14 @@ from octavo.models.interface import Model, ModelInputs
 class SequenceRun:
     """One sequence: its tokens so far, and its keys and values in blocks whose order is drawn from ``seed``."""
 
-    def __init__(self, model: Model, max_tokens: int, block_size: int = 4, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        max_tokens: int,
+        block_size: int = 4,
+        seed: int = 0,
+        kv_dtype: torch.dtype = torch.float32,
+    ) -> None:
         config = model.config
         num_blocks = -(-max_tokens // block_size) + 3
         self._model = model
@@ -21,7 +28,7 @@ class SequenceRun:
         self._block_size = block_size
         self._length = 0
         self._kv = [
-            allocate_kv(num_blocks, block_size, config.num_kv_heads, config.head_dim, torch.float32)
+            allocate_kv(num_blocks, block_size, config.num_kv_heads, config.head_dim, kv_dtype)
             for _ in range(config.num_layers)
         ]
 

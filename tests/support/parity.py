@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gguf
 import torch
 from torch import Tensor
 
@@ -21,11 +22,13 @@ def reference_model(path: Path) -> Any:
     """The ``transformers`` model of a folder or a .gguf file; kept for the whole run.
 
     ``transformers`` unpacks and arranges a .gguf file's tensors itself; only the header is parsed by Octavo's quick
-    reader, which a test holds to the package's own (that one takes half a minute for Gemma's vocabulary)."""
+    reader, which a test holds to the package's own (that one takes half a minute for Gemma's vocabulary), and the names
+    of an architecture's tensors are listed once, not for each of 400 modules (ten seconds)."""
     from transformers import AutoModelForCausalLM
 
     if path.suffix == ".gguf":
-        with mock.patch("gguf.GGUFReader", QuickReader):
+        names = cache(gguf.get_tensor_name_map)
+        with mock.patch.multiple(gguf, GGUFReader=QuickReader, get_tensor_name_map=names):
             return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 

@@ -1,0 +1,178 @@
+"""Which tokens of which requests the next step computes.
+
+There is no prefill phase and no decode phase: a request has tokens, some of them are computed, and each step gives
+each running request some more to compute within one token budget (the idea of vLLM v1's scheduler). Prompts in
+chunks, prefix hits and coming back after preemption are all the computed count catching up. Requests that have caught
+up advance together as the decode batch; that is bookkeeping for many at once, not another phase.
+"""
+
+from octavo.core import policy
+from octavo.core.flight import Flight
+from octavo.core.kv_manager import PrefixHit
+from octavo.core.plan_draft import PlanDraft
+from octavo.core.population import Population
+from octavo.core.request import Request, Status
+from octavo.core.scheduler_types import SchedulerConfig
+
+
+class Planner:
+    """Makes plans; owns no request."""
+
+    def __init__(self, config: SchedulerConfig, population: Population) -> None:
+        self.next_step_id = 0
+        self._config = config
+        self._population = population
+        self._kv = population.kv
+        self._running = population.running
+
+    def plan(self, on_trial: Request | None) -> Flight | None:
+        """The next step, of nothing but ``on_trial`` if that is given; None if nothing can run now."""
+        draft = PlanDraft(self.next_step_id, self._config.max_num_batched_tokens, on_trial)
+        self._plan_batch(draft)
+        self._plan_behind(draft)
+        if on_trial is None and not draft.has_preempted:
+            self._admit(draft)
+        return None if draft.is_empty else self._issue(draft)
+
+    def _plan_batch(self, draft: PlanDraft) -> None:
+        """One token for each member of the decode batch; only those whose time has come are looked at."""
+        batch = self._running.batch
+        due = batch.due_for_plan()
+        for request in due.at_end:
+            self._running.fall_behind(request)
+        self._grow([request for request in due.at_boundary if request.batch is not None], draft)
+        draft.add_batch(batch.roster)
+        batch.num_planned += 1
+
+    def _grow(self, members: list[Request], draft: PlanDraft) -> None:
+        """One more block for each of these members, all at once where blocks suffice, else the oldest first."""
+        writes = self._kv.append_block([request.tables for request in members if request.tables is not None])
+        if writes is not None:
+            draft.table_writes += writes
+            return
+        for request in members:
+            # One that is no member any more was preempted just now, for an older one.
+            if request.batch is not None and not self._make_room(request, request.num_computed_tokens + 1, draft):
+                self._running.fall_behind(request)
+
+    def _plan_behind(self, draft: PlanDraft) -> None:
+        """The budget that is left for the others: first those that lack one token, then the oldest."""
+        behind = [draft.on_trial] if draft.on_trial else self._running.behind.copy()
+        for request in sorted(behind, key=lambda request: request.num_planned_tokens - request.num_computed_tokens > 1):
+            if request.status is not Status.RUNNING or not request.may_be_planned:
+                continue
+            count = min(request.num_planned_tokens - request.num_computed_tokens, draft.max_tokens)
+            if count > 0 and self._make_room(request, request.num_computed_tokens + count, draft):
+                self._plan_chunk(request, count, draft)
+            draft.num_owed_blocks += self._num_owed_blocks(request)
+
+    def _plan_chunk(self, request: Request, count: int, draft: PlanDraft) -> None:
+        """Plan a chunk. Where it is the last of a prompt, those who waited for it begin with it."""
+        samples = draft.add_chunk(request, count)
+        if samples and draft.on_trial is None:
+            if request.group is None and self._population.families.is_parent(request):
+                self._fork(request, draft)
+            self._catch_up(request)
+
+    def _catch_up(self, request: Request) -> None:
+        """A request that lacks only what is being drawn goes on in the decode batch, if its next token has a place:
+        the tail that a fork shares is copied first."""
+        assert request.tables is not None
+        has_place = request.num_computed_tokens <= request.tables.capacity
+        if has_place and request.group is None and request.num_planned_tokens < request.max_total_tokens:
+            self._running.catch_up(request)
+
+    def _fork(self, parent: Request, draft: PlanDraft) -> None:
+        """The further choices of a request begin, in the blocks of its prompt, as many as there are rows and blocks
+        for their next tokens; the others get in line."""
+        children = self._population.families.take(parent)
+        num_rows = self._config.max_num_seqs - len(self._running)
+        num_blocks = self._kv.pool.num_free - draft.num_owed_blocks - self._growth_reserve()
+        num_forks = max(0, min(num_rows, num_blocks // self._kv.config.num_groups - 1))
+        for child in children[:num_forks]:
+            self._population.fork(parent, child)
+            draft.add_fork(parent, child)
+            self._catch_up(child)
+        draft.num_owed_blocks += (num_forks + 1) * self._kv.config.num_groups
+        self._population.requeue(children[num_forks:])
+
+    def _admit(self, draft: PlanDraft) -> None:
+        """Requests that wait, in order, while tokens, rows and blocks last. A request is admitted only where all it
+        has so far will fit beside what running ones have, with some growth kept back."""
+        waiting, prefix_waits = self._population.waiting, self._population.prefix_waits
+        self._population.requeue(prefix_waits.expire(draft.step_id))
+        while draft.max_tokens > 0 and len(self._running) < self._config.max_num_seqs:
+            request = waiting.peek()
+            if request is None:
+                return
+            hit = self._lookup(request)
+            block_hash = self._next_usable_hash(request, hit)
+            if block_hash is not None and prefix_waits.must_wait(request, block_hash, draft.step_id):
+                waiting.remove(request)
+                prefix_waits.park(request, block_hash, draft.step_id)
+                continue
+            if not self._kv.can_hold(hit, request.num_tokens, draft.num_owed_blocks + self._growth_reserve()):
+                return
+            self._start(request, hit, draft)
+
+    def _growth_reserve(self) -> int:
+        return policy.growth_reserve(len(self._running), self._kv.config.num_blocks) if self._running else 0
+
+    def _lookup(self, request: Request) -> PrefixHit:
+        if not self._kv.config.enable_prefix_caching:
+            return self._kv.lookup_prefix((), request.num_tokens)
+        self._kv.hasher.extend(request.block_hashes, request.cache_root, request.token_ids, request.num_tokens)
+        reads = () if request.params.prompt_logprobs is not None else request.block_hashes
+        return self._kv.lookup_prefix(reads, request.num_tokens)
+
+    def _next_usable_hash(self, request: Request, hit: PrefixHit) -> bytes | None:
+        """Hash of the block after the hit, where the request could use it if it were cached."""
+        if request.params.prompt_logprobs is not None:
+            return None
+        index = hit.num_tokens // self._kv.config.block_size
+        usable = min(len(request.block_hashes), (request.num_tokens - 1) // self._kv.config.block_size)
+        return request.block_hashes[index] if index < usable else None
+
+    def _start(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> None:
+        """Admit a request whose blocks suffice, and plan its first chunk."""
+        count = min(request.num_tokens - hit.num_tokens, draft.max_tokens)
+        self._population.start(request, hit, hit.num_tokens + count)
+        draft.new_requests.append(request)
+        self._plan_chunk(request, count, draft)
+        draft.num_owed_blocks += self._num_owed_blocks(request)
+
+    def _num_owed_blocks(self, request: Request) -> int:
+        assert request.tables is not None
+        have = request.tables.num_blocks * self._kv.config.num_groups
+        return self._kv.num_blocks_for(request.num_planned_tokens) - have
+
+    def _make_room(self, request: Request, num_tokens: int, draft: PlanDraft) -> bool:
+        """Let ``request`` write its first ``num_tokens`` positions, preempting younger requests if need be.
+
+        Where none can give way (they are planned already, or in flight), the request waits in place: it keeps its
+        blocks until an older one needs them."""
+        assert request.tables is not None
+        if num_tokens <= request.tables.capacity:
+            return True
+        while (extension := self._kv.extend(request.tables, num_tokens, draft.step_id)) is None:
+            victim = policy.least_work_lost(self._running.idle_younger_than(request))
+            if victim is None:
+                return False
+            self._population.preempt(victim)
+            draft.has_preempted = True
+        draft.add_extension(extension)
+        return True
+
+    def _issue(self, draft: PlanDraft) -> Flight:
+        population, batch, requests = self._population, self._running.batch, draft.requests
+        if population.unknown_rows:
+            again = [request for request in requests if request in population.unknown_rows]
+            population.unknown_rows.difference_update(again)
+            draft.new_requests += again
+        draft.copies[:0] = population.copies
+        draft.table_writes[:0] = population.table_writes
+        plan = draft.freeze(batch.num_planned - 1, tuple(population.released_rows))
+        population.copies, population.table_writes, population.released_rows = [], [], []
+        self.next_step_id += 1
+        population.counters.num_steps += 1
+        return Flight(plan, requests, draft.roster, batch.num_planned, batch.num_departures, draft.forks)
