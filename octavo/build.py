@@ -30,9 +30,12 @@ from octavo.runner.input_batch import InputBatch
 from octavo.runner.memory import free_memory_bytes
 from octavo.runner.model_runner import BadWordEncoder, KVMemory, ModelRunner
 from octavo.runner.sampler import Sampler
+from octavo.runner.swapping import seconds_per_block
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_SWAP_SPACE = 4 * 2**30
+"""Bytes of the host pool, where nothing else is said."""
 DEFAULT_BATCHED_TOKENS = 512
 """Tokens a step on CPU: see docs/benchmarks.md."""
 
@@ -61,15 +64,18 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
     groups = layer_groups(config)
     cache = _cache_config(args, config, groups, _fingerprint(args, loaded, ops))
     scheduler = Scheduler(_scheduler_config(args, config), KVCacheManager(cache))
+    memory = _allocate_memory(args, config, groups, cache)
+    if cache.num_host_blocks:
+        scheduler.population.costs.seconds_per_block = seconds_per_block(memory.slots, memory.host_slots)
     runner = ModelRunner(
         model=loaded.model,
         ops=ops,
-        kv=_allocate_memory(config, groups, cache),
+        kv=memory,
         batch=InputBatch(len(groups), cache.block_size, -(-config.max_position // cache.block_size)),
         sampler=Sampler(config.vocab_size, tokenizer.vocab_size),
         bad_words=_bad_word_encoder(tokenizer),
     )
-    _log_pool(scheduler, _block_bytes(config, groups, cache.block_size))
+    _log_pool(scheduler, args, _block_bytes(args, config, groups))
     return Engine(
         EngineParts(
             scheduler=scheduler,
@@ -90,9 +96,9 @@ def _set_threads(ops: Ops, threads: int) -> None:
         set_num_threads(threads)
 
 
-def _block_bytes(config: ModelConfig, groups: Sequence[LayerGroup], block_size: int) -> int:
-    """Bytes of one block: keys and values of ``block_size`` tokens in each of its layer slots, fp32."""
-    return kv_bytes_per_token(config) * block_size // len(groups)
+def _block_bytes(args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup]) -> int:
+    """Bytes of one block: keys and values of ``block_size`` tokens in each of its layer slots."""
+    return kv_bytes_per_token(config, args.kv_dtype) * args.block_size // len(groups)
 
 
 def _cache_config(
@@ -103,8 +109,16 @@ def _cache_config(
         num_blocks = _blocks_in_memory(args, config, groups)
     else:
         what = f"the pool of {num_blocks:,} blocks (num_blocks)"
-        _check_is_free(what, num_blocks * _block_bytes(config, groups, args.block_size))
-    cache = CacheConfig(num_blocks, args.block_size, len(groups), args.enable_prefix_caching, fingerprint)
+        _check_is_free(what, num_blocks * _block_bytes(args, config, groups))
+    cache = CacheConfig(
+        num_blocks=num_blocks,
+        block_size=args.block_size,
+        num_groups=len(groups),
+        enable_prefix_caching=args.enable_prefix_caching,
+        fingerprint=fingerprint,
+        num_host_blocks=_host_blocks(args, _block_bytes(args, config, groups)),
+        keep_evicted=args.prefix_cache_on_host,
+    )
     held = f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence"
     advice = "give it more memory (kv_cache_memory_bytes, num_blocks)"
     if args.max_model_len is not None and cache.num_token_slots < args.max_model_len:
@@ -112,6 +126,15 @@ def _cache_config(
     if cache.num_token_slots == 0:
         raise ConfigurationError(f"{held}: {args.block_size} tokens take {len(groups)} blocks; {advice}")
     return cache
+
+
+def _host_blocks(args: EngineArgs, block_bytes: int) -> int:
+    """Blocks of the host pool. Its memory is taken when it is used, so that one that is never needed costs nothing."""
+    if args.swap_space is None:
+        return int(min(DEFAULT_SWAP_SPACE, free_memory_bytes() / 4)) // block_bytes
+    wanted = int(args.swap_space * 2**30)
+    _check_is_free("swap_space", wanted)
+    return wanted // block_bytes
 
 
 def _check_is_free(what: str, num_bytes: int) -> None:
@@ -138,7 +161,7 @@ def _memory_shortage_told(path: Path) -> Iterator[None]:
 
 
 def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup]) -> int:
-    block_bytes = _block_bytes(config, groups, args.block_size)
+    block_bytes = _block_bytes(args, config, groups)
     if args.kv_cache_memory_bytes is not None:
         budget, what = args.kv_cache_memory_bytes, "kv_cache_memory_bytes"
         _check_is_free(what, budget)
@@ -163,22 +186,29 @@ def _scheduler_config(args: EngineArgs, config: ModelConfig) -> SchedulerConfig:
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=wanted,
         max_model_len=config.max_position,
+        preemption_mode=args.preemption_mode,
     )
 
 
-def _allocate_memory(config: ModelConfig, groups: Sequence[LayerGroup], cache: CacheConfig) -> KVMemory:
-    slots = [
-        allocate_kv(cache.num_blocks, cache.block_size, config.num_kv_heads, config.head_dim, torch.float32)
-        for _ in range(group_size(tuple(groups)))
-    ]
+def _allocate_memory(
+    args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup], cache: CacheConfig
+) -> KVMemory:
+    slots, host_slots = (
+        [
+            allocate_kv(num_blocks, cache.block_size, config.num_kv_heads, config.head_dim, args.kv_dtype)
+            for _ in range(group_size(tuple(groups)) if num_blocks else 0)
+        ]
+        for num_blocks in (cache.num_blocks, cache.num_host_blocks)
+    )
     places = {layer: (g, slot) for g, group in enumerate(groups) for slot, layer in enumerate(group.layers)}
-    return KVMemory(slots, [places[layer] for layer in range(config.num_layers)], len(groups))
+    return KVMemory(slots, host_slots, [places[layer] for layer in range(config.num_layers)], len(groups))
 
 
 def _fingerprint(args: EngineArgs, loaded: LoadedModel, ops: Ops) -> bytes:
     """Everything besides tokens that changes keys and values (design, Decided 3)."""
     backend = f"{ops.name} {getattr(ops, 'isa', '')}"
-    parts = (loaded.fingerprint, repr(loaded.model.config).encode(), backend.encode(), args.dtype.encode())
+    settings = f"{args.dtype} {args.kv_dtype}"
+    parts = (loaded.fingerprint, repr(loaded.model.config).encode(), backend.encode(), settings.encode())
     return blake2b(b"\x00".join(parts), digest_size=16).digest()
 
 
@@ -197,10 +227,13 @@ def _seed_source(seed: int | None) -> Callable[[], int]:
     return lambda: source.randrange(SEED_LIMIT)
 
 
-def _log_pool(scheduler: Scheduler, block_bytes: int) -> None:
+def _log_pool(scheduler: Scheduler, args: EngineArgs, block_bytes: int) -> None:
     cache, longest = scheduler.kv.config, scheduler.max_tokens_per_sequence
     gib = cache.num_blocks * block_bytes / 2**30
-    logger.info("KV cache memory: %.2f GiB in %d blocks of %d tokens", gib, cache.num_blocks, cache.block_size)
+    logger.info(
+        "KV cache memory: %.2f GiB in %d blocks of %d tokens, %s",
+        *(gib, cache.num_blocks, cache.block_size, str(args.kv_dtype).removeprefix("torch.")),
+    )
     logger.info("KV cache size: %s tokens", f"{cache.num_token_slots:,}")
     if longest < scheduler.config.max_model_len:
         logger.warning(

@@ -1,12 +1,23 @@
 """Settings of an engine: plain values, so that naming them costs no import of torch."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.core.errors import ConfigurationError
+from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode
+
+if TYPE_CHECKING:
+    import torch
 
 DTYPES = ("auto", "float32", "fp32")
 """All of them fp32, so far."""
+
+KV_CACHE_DTYPES = {"auto": "float32", "float32": "float32", "fp32": "float32", "int8": "int8"}
+"""Each name, and torch's name of the type that holds keys and values. auto: the type that the model computes in. int8:
+with one fp32 scale a token and KV head (docs/kernel-contract.md)."""
+
+MAX_SWAP_SPACE = 2**20
+"""GiB; more is a number of bytes."""
 
 _COUNTS = (
     "block_size",
@@ -26,11 +37,14 @@ class EngineArgs:
 
     ``model``: a folder, a .gguf file, a built-in name or a hub name. ``max_model_len`` None: the model's context, or
     what the pool holds if that is less. The pool has ``num_blocks`` blocks, or as many as ``kv_cache_memory_bytes``
-    hold, or as many as ``memory_utilization`` (a share) of the free memory holds.
+    hold, or as many as ``memory_utilization`` (a share) of the free memory holds. ``swap_space``: GiB of the host pool,
+    for preempted sequences; None: 4, or a quarter of the free memory if that is less. ``prefix_cache_on_host``: let it
+    keep evicted blocks of the prefix cache too.
     """
 
     model: str = "smollm2-135m"
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
     max_model_len: int | None = None
     kv_cache_memory_bytes: int | None = None
     num_blocks: int | None = None
@@ -38,6 +52,9 @@ class EngineArgs:
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
     enable_prefix_caching: bool = True
+    swap_space: float | None = None
+    preemption_mode: PreemptionMode = "auto"
+    prefix_cache_on_host: bool = False
     seed: int | None = None
     backend: str | None = None
     threads: int | None = None
@@ -46,6 +63,14 @@ class EngineArgs:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def kv_dtype(self) -> "torch.dtype":
+        """The type that holds keys and values: float32 or int8."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, KV_CACHE_DTYPES[self.kv_cache_dtype])
+        return dtype
 
 
 def _check(args: EngineArgs) -> None:
@@ -64,5 +89,16 @@ def _check(args: EngineArgs) -> None:
         raise ConfigurationError(f"memory_utilization must be a number, got {args.memory_utilization!r:.60}")
     if not 0 < args.memory_utilization <= 1:
         raise ConfigurationError(f"memory_utilization must be in (0, 1], got {args.memory_utilization:g}")
+    swap_space: Any = args.swap_space
+    if swap_space is not None and not (isinstance(swap_space, int | float) and 0 <= swap_space < MAX_SWAP_SPACE):
+        raise ConfigurationError(f"swap_space must be a number of GiB, 0 or more, got {swap_space!r:.60}")
+    if args.preemption_mode not in PREEMPTION_MODES:
+        raise ConfigurationError(
+            f"preemption_mode must be one of {', '.join(PREEMPTION_MODES)}, got {args.preemption_mode!r:.60}"
+        )
     if args.dtype not in DTYPES:
         raise ConfigurationError(f"dtype {args.dtype!r} is not supported yet; use one of: {', '.join(DTYPES)}")
+    if args.kv_cache_dtype not in tuple(KV_CACHE_DTYPES):
+        raise ConfigurationError(
+            f"kv_cache_dtype {args.kv_cache_dtype!r:.60} is not supported; use one of: {', '.join(KV_CACHE_DTYPES)}"
+        )

@@ -28,7 +28,7 @@ def inspect_command(engine_args: "EngineArgs") -> None:
     from octavo.loading.weights import model_summary
 
     path = resolve_model(engine_args.model)
-    summary = model_summary(path)
+    summary = model_summary(path, engine_args.kv_dtype)
     lines = {"model": str(path)} | describe_model(summary) | describe_memory(summary, engine_args)
     width = max(map(len, lines))
     for name, value in lines.items():
@@ -61,12 +61,13 @@ def _describe_groups(count: int, num_layers: int, window: int | None) -> str:
 
 def describe_memory(summary: "ModelSummary", engine_args: "EngineArgs") -> dict[str, str]:
     """Lines about the KV cache that `octavo serve` would make with these settings, now, on this machine."""
+    dtype = str(engine_args.kv_dtype).removeprefix("torch.")
     block_bytes = summary.kv_bytes_per_token * engine_args.block_size // len(summary.groups)
     budget, source = _kv_budget(summary, engine_args)
     num_blocks = budget // block_bytes
     num_tokens = num_blocks // len(summary.groups) * engine_args.block_size
     return {
-        "KV a token": f"{summary.kv_bytes_per_token:,} bytes (fp32, all layers)",
+        "KV a token": f"{summary.kv_bytes_per_token:,} bytes ({dtype}, all layers)",
         "block": f"{engine_args.block_size} tokens of one layer group, {readable_bytes(block_bytes)}",
         "blocks that fit": f"{num_blocks:,} ({num_tokens:,} tokens) in {source}",
     }

@@ -16,6 +16,7 @@ import yaml
 from octavo.cli.units import ByteSize, TokenCount
 from octavo.core.errors import ConfigurationError
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.scheduler_types import PREEMPTION_MODES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -130,6 +131,7 @@ model_option = setting(
 _engine_settings = all_of(
     config_option,
     setting("--dtype", help="Type that the model computes in.  [default: auto]"),
+    setting("--kv-cache-dtype", help="Type that the KV cache holds: auto (that of --dtype) or int8.  [default: auto]"),
     setting("--max-model-len", type=TokenCount(), help="Longest prompt plus output: 4096, 4k, 4K (4096) or auto."),
     setting("--kv-cache-memory-bytes", type=ByteSize(), help="Memory for the KV cache: 2GiB, 500M, bytes."),
     setting("--num-blocks", type=click.IntRange(1), help="Blocks in the KV cache, instead of a size in bytes."),
@@ -147,6 +149,21 @@ _engine_settings = all_of(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         default=None,
         help="Keep computed prefixes for later requests.  [default: on]",
+    ),
+    setting(
+        "--swap-space",
+        type=click.FloatRange(0),
+        help="GiB of host memory for preempted sequences.  [default: 4, or a quarter of the free memory]",
+    ),
+    setting(
+        "--preemption-mode",
+        type=click.Choice(PREEMPTION_MODES),
+        help="What becomes of a preempted sequence: compute it again, swap it out, or the quicker.  [default: auto]",
+    ),
+    setting(
+        "--prefix-cache-on-host/--no-prefix-cache-on-host",
+        default=None,
+        help="Keep what the prefix cache evicts in the swap space.  [default: off]",
     ),
     setting("--seed", type=click.IntRange(0), help="Makes every draw repeatable."),
     setting(
@@ -177,6 +194,7 @@ _engine_settings = all_of(
 ENGINE_FIELDS = (
     "model",
     "dtype",
+    "kv_cache_dtype",
     "max_model_len",
     "kv_cache_memory_bytes",
     "num_blocks",
@@ -185,6 +203,9 @@ ENGINE_FIELDS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "enable_prefix_caching",
+    "swap_space",
+    "preemption_mode",
+    "prefix_cache_on_host",
     "seed",
     "chat_template",
     "backend",

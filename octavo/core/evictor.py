@@ -1,7 +1,7 @@
 """The order in which cached blocks that nobody references are given up."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -9,8 +9,9 @@ from typing import Protocol
 class Evictor(Protocol):
     """Holds the ids of blocks that are cached and have no references. Every call is O(1) or O(log n) a block."""
 
-    def add(self, block_ids: Iterable[int]) -> None:
-        """The last references to these cached blocks were dropped, in this order (children before their parents)."""
+    def add(self, block_ids: Iterable[int], above: Sequence[int] = ()) -> None:
+        """The last references to these cached blocks were dropped, in this order: children before their parents, all
+        of one chain. ``above``: the blocks that they follow in it and that others still reference, nearest first."""
         ...
 
     def remove(self, block_ids: Iterable[int]) -> None:
@@ -37,7 +38,7 @@ class LRUEvictor:
     def __init__(self) -> None:
         self._queue: OrderedDict[int, None] = OrderedDict()
 
-    def add(self, block_ids: Iterable[int]) -> None:
+    def add(self, block_ids: Iterable[int], above: Sequence[int] = ()) -> None:
         self._queue.update(dict.fromkeys(block_ids))
 
     def remove(self, block_ids: Iterable[int]) -> None:

@@ -10,12 +10,12 @@ from octavo.core.step import StepPlan
 @dataclass(frozen=True, slots=True)
 class Flight:
     """A plan in flight: its requests, row by row, of which the first are the ``roster``'s, in batch step
-    ``batch_step``; ``num_departures`` of the batch when it was planned; ``forks``: requests that began in it, as forks
-    of others."""
+    ``batch_step``; ``num_departures`` of the batch when it was planned; ``unfounded``: requests
+    that began in it on what it computes or brings in itself."""
 
     plan: StepPlan
     requests: list[Request]
     roster: Roster
     batch_step: int
     num_departures: int
-    forks: list[Request]
+    unfounded: list[Request]

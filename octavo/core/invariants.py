@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from octavo.core.kv_manager import KVCacheManager
+from octavo.core.pool import BlockPool
 from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.step import StepPlan
-from octavo.core.table import BlockTables
+from octavo.core.table import BlockTables, SwappedTables
 
 
 class InvariantError(AssertionError):
@@ -19,19 +20,27 @@ def _require(condition: bool, message: str) -> None:
         raise InvariantError(message)
 
 
-def check_pool(kv: KVCacheManager, tables: Iterable[BlockTables]) -> None:
-    """Reference counts equal occurrences; free, cached and used blocks add up; hash index and blocks agree.
+def check_cache(kv: KVCacheManager, tables: Iterable[BlockTables], swapped: Iterable[SwappedTables] = ()) -> None:
+    """Reference counts equal occurrences; free, cached and used blocks add up; name index and blocks agree; in the
+    pool and in the host's.
 
     Raises:
         InvariantError: says which block and how.
     """
-    pool = kv.pool
     counts = Counter(kv.held_blocks)
     for table in tables:
         for group in table.groups:
             _require(len(set(group)) == len(group), "a table holds a block twice")
             _require(len(group) == table.num_blocks, "tables of one sequence differ in length")
             counts.update(group)
+    _check_pool(kv.pool, counts)
+    host_counts = Counter(kv.host.held_blocks)
+    for kept in swapped:
+        host_counts.update(block_id for group in kept.host_ids for block_id in group)
+    _check_pool(kv.host.pool, host_counts)
+
+
+def _check_pool(pool: BlockPool, counts: Counter[int]) -> None:
     free_ids = pool.free_block_ids
     free = set(free_ids)
     _require(len(free) == len(free_ids), "a block is free twice")
@@ -58,7 +67,7 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
 
     ``requests``: all that were ever added, or at least those that have not ended or hold blocks.
     """
-    tables = []
+    tables, swapped = [], []
     for request in requests:
         places = [
             request in scheduler.running,
@@ -68,41 +77,51 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
         ]
         _require(sum(places) == (not request.is_finished), f"{request}: in {sum(places)} queues")
         _require(places[0] == (request.status is Status.RUNNING), f"{request}: running queue and status differ")
+        if request.swapped is not None:
+            _require(request.status is Status.PREEMPTED, f"{request}: swapped out and not in line")
+            swapped.append(request.swapped)
         if request.tables is None:
             _require(request.status is not Status.RUNNING, f"{request}: runs without tables")
             continue
         tables.append(request.tables)
-        _check_counts(request)
+        _check_counts(request, scheduler.kv.config.block_size)
     orders = [request.order for request in scheduler.running]
     _require(orders == sorted(orders), "running requests are not in order of age")
-    check_pool(scheduler.kv, tables)
+    check_cache(scheduler.kv, tables, swapped)
 
 
-def _check_counts(request: Request) -> None:
+def _check_counts(request: Request, block_size: int) -> None:
     landed, computed, planned = request.num_landed_tokens, request.num_computed_tokens, request.num_planned_tokens
     _require(landed <= computed, f"{request}: more landed than computed")
     if request.is_finished:
         return
     _require(computed <= planned, f"{request}: computed past its {planned} tokens")
     assert request.tables is not None
-    _require(computed <= request.tables.capacity, f"{request}: computed past its capacity {request.tables.capacity}")
+    capacity = request.tables.capacity
+    _require(computed <= request.tables.num_blocks * block_size, f"{request}: computed past its blocks")
+    is_tail_shared = capacity == computed - computed % block_size  # since a fork: copied before more is written
+    _require(computed <= capacity or is_tail_shared, f"{request}: computed past its capacity {capacity}")
     _require(request.num_tokens <= request.max_total_tokens, f"{request}: past its {request.max_total_tokens} tokens")
     is_idle = request.num_in_flight == 0
     _require(landed == computed or not is_idle, f"{request}: not in flight, against its counts")
 
 
 def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
-    """The plan keeps its budget and writes only into blocks that one sequence alone holds."""
+    """The plan keeps its budget and writes only into blocks that one sequence alone holds, or shares with those that
+    fork it in this very plan."""
     _require(0 < plan.num_tokens <= scheduler.config.max_num_batched_tokens, f"step of {plan.num_tokens} tokens")
     _require(len(set(plan.row_ids)) == len(plan.row_ids), "a row is planned twice")
     rows = {request.row_id: request for request in scheduler.running}
+    held = Counter(scheduler.kv.held_blocks)
+    owners = Counter([*plan.row_ids, *(fork.source for fork in plan.forks)])
     size = scheduler.kv.config.block_size
     for row_id, start, count in zip(plan.row_ids, plan.starts, plan.counts, strict=True):
         tables = rows[row_id].tables
         assert tables is not None
         for group in tables.groups if count else ():
             for block_id in group[start // size : (start + count - 1) // size + 1]:
-                ref_count = scheduler.kv.pool.ref_counts[block_id]
-                _require(ref_count == 1, f"block {block_id}: written by row {row_id} while shared")
-    sources = {copy.source for copy in plan.copies}
-    _require(sources.isdisjoint(copy.target for copy in plan.copies), "a block is source and target of copies")
+                ref_count = scheduler.kv.pool.ref_counts[block_id] - held[block_id]
+                _require(ref_count == owners[row_id], f"block {block_id}: written by row {row_id} while shared")
+    sources, targets = {copy.source for copy in plan.copies}, [copy.target for copy in plan.copies]
+    _require(sources.isdisjoint(targets), "a block is source and target of copies")
+    _require(len(set(targets)) == len(targets), "a block is the target of two copies")

@@ -1,6 +1,7 @@
 """A step plan while the scheduler is making it; frozen by ``freeze``, never edited after."""
 
 from octavo.core.decode_batch import Roster
+from octavo.core.host_pool import Moves
 from octavo.core.kv_manager import Extension
 from octavo.core.request import Request
 from octavo.core.step import BlockCopy, NewRow, RowFork, StepPlan, TableWrite
@@ -24,7 +25,8 @@ class PlanDraft:
         self.copies: list[BlockCopy] = []
         self.table_writes: list[TableWrite] = []
         self.new_requests: list[Request] = []
-        self.forks: list[Request] = []
+        self.unfounded: list[Request] = []
+        """Requests that begin in this step on what it computes or brings in itself."""
         self.row_forks: list[RowFork] = []
         self.has_preempted = False
         self.num_owed_blocks = 0
@@ -55,7 +57,7 @@ class PlanDraft:
     def add_fork(self, parent: Request, child: Request) -> None:
         """``child`` draws its first token from what the last chunk of its parent computes."""
         self.new_requests.append(child)
-        self.forks.append(child)
+        self.unfounded.append(child)
         self.row_forks.append(RowFork(child.row_id, parent.row_id))
         self._add_row(child, child.num_computed_tokens, 0, True)
 
@@ -71,11 +73,13 @@ class PlanDraft:
         self.table_writes += extension.writes
         self.copies += extension.copies
 
-    def freeze(self, num_planned: int, released_rows: tuple[int, ...]) -> StepPlan:
+    def freeze(self, num_planned: int, moves: Moves, released_rows: tuple[int, ...]) -> StepPlan:
         """``num_planned``: steps of the decode batch planned before this one."""
         batch_size = len(self.roster.requests)
         return StepPlan(
             step_id=self.step_id,
+            swap_outs=tuple(moves.swap_outs),
+            swap_ins=tuple(moves.swap_ins),
             copies=tuple(self.copies),
             new_rows=tuple(map(_new_row, self.new_requests)),
             table_writes=tuple(self.table_writes),

@@ -120,10 +120,10 @@ class Planner:
 
     def _lookup(self, request: Request) -> PrefixHit:
         if not self._kv.config.enable_prefix_caching:
-            return self._kv.lookup_prefix((), request.num_tokens)
+            return self._kv.lookup_prefix((), request.num_tokens, request.swapped)
         self._kv.hasher.extend(request.block_hashes, request.cache_root, request.token_ids, request.num_tokens)
         reads = () if request.params.prompt_logprobs is not None else request.block_hashes
-        return self._kv.lookup_prefix(reads, request.num_tokens)
+        return self._kv.lookup_prefix(reads, request.num_tokens, request.swapped)
 
     def _next_usable_hash(self, request: Request, hit: PrefixHit) -> bytes | None:
         """Hash of the block after the hit, where the request could use it if it were cached."""
@@ -138,6 +138,8 @@ class Planner:
         count = min(request.num_tokens - hit.num_tokens, draft.max_tokens)
         self._population.start(request, hit, hit.num_tokens + count)
         draft.new_requests.append(request)
+        if any(hit.host_ids):
+            draft.unfounded.append(request)
         self._plan_chunk(request, count, draft)
         draft.num_owed_blocks += self._num_owed_blocks(request)
 
@@ -155,7 +157,7 @@ class Planner:
         if num_tokens <= request.tables.capacity:
             return True
         while (extension := self._kv.extend(request.tables, num_tokens, draft.step_id)) is None:
-            victim = policy.least_work_lost(self._running.idle_younger_than(request))
+            victim = policy.least_work_lost(self._running.idle_younger_than(request), self._kv.frees_blocks)
             if victim is None:
                 return False
             self._population.preempt(victim)
@@ -171,8 +173,9 @@ class Planner:
             draft.new_requests += again
         draft.copies[:0] = population.copies
         draft.table_writes[:0] = population.table_writes
-        plan = draft.freeze(batch.num_planned - 1, tuple(population.released_rows))
+        moves = self._kv.host.issue(draft.step_id)
+        plan = draft.freeze(batch.num_planned - 1, moves, tuple(population.released_rows))
         population.copies, population.table_writes, population.released_rows = [], [], []
         self.next_step_id += 1
         population.counters.num_steps += 1
-        return Flight(plan, requests, draft.roster, batch.num_planned, batch.num_departures, draft.forks)
+        return Flight(plan, requests, draft.roster, batch.num_planned, batch.num_departures, draft.unfounded)

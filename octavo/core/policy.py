@@ -1,8 +1,10 @@
 """Rules of the commons, each a function of its own: who goes first, who gives way."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from octavo.core.request import Request
+from octavo.core.scheduler_types import PreemptionCosts, PreemptionMode
+from octavo.core.table import BlockTables
 
 
 def fcfs(request: Request) -> tuple[int, ...]:
@@ -10,13 +12,24 @@ def fcfs(request: Request) -> tuple[int, ...]:
     return (request.order,)
 
 
-def least_work_lost(candidates: Iterable[Request]) -> Request | None:
-    """Whom to preempt among requests that may be: the one with the fewest computed tokens, the youngest of equals.
+def least_work_lost(candidates: Iterable[Request], frees_blocks: Callable[[BlockTables], bool]) -> Request | None:
+    """Whom to preempt among requests that may be: of those whose going brings blocks, the one with the fewest computed
+    tokens, the youngest of equals.
 
     The scheduler offers only requests younger than the one in need, so the oldest is never preempted and two requests
     never take turns preempting each other (design, Decided 8).
     """
-    return min(candidates, key=lambda request: (request.num_computed_tokens, -request.order), default=None)
+    by_loss = sorted(candidates, key=lambda request: (request.num_computed_tokens, -request.order))
+    return next((request for request in by_loss if request.tables and frees_blocks(request.tables)), None)
+
+
+def prefers_swap(mode: PreemptionMode, num_tokens: int, num_blocks: int, costs: PreemptionCosts) -> bool:
+    """Keep a preempted request's own blocks, by copying ``num_blocks`` out and in again, rather than compute its
+    ``num_tokens`` tokens in them once more? In mode "auto" what takes less time, as measured; copying, until computing
+    has been."""
+    if mode != "auto" or costs.seconds_per_token is None:
+        return mode != "recompute"
+    return 2 * num_blocks * costs.seconds_per_block < num_tokens * costs.seconds_per_token
 
 
 def growth_reserve(num_running: int, num_blocks: int) -> int:

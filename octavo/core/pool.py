@@ -1,9 +1,12 @@
 """The pool: every block of one device's KV memory, free ones in O(1), cached ones by hash."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from octavo.core.evictor import Evictor, LRUEvictor
+
+OnEvict = Callable[[list[int], list[bytes]], None]
+"""Told of blocks whose contents are about to be dropped, and the names of these."""
 
 
 class Duplicate(NamedTuple):
@@ -25,8 +28,9 @@ class BlockPool:
     Both count as free: an allocation takes worthless blocks first and then evicts.
     """
 
-    def __init__(self, num_blocks: int, evictor: Evictor | None = None) -> None:
+    def __init__(self, num_blocks: int, evictor: Evictor | None = None, on_evict: OnEvict | None = None) -> None:
         self.num_blocks = num_blocks
+        self._on_evict = on_evict
         self.ref_counts = [0] * num_blocks
         self.names: list[bytes | None] = [None] * num_blocks
         self.evictor: Evictor = LRUEvictor() if evictor is None else evictor
@@ -132,7 +136,7 @@ class BlockPool:
 
     def forget_all(self) -> None:
         """Empty the prefix cache. Blocks in use stay in use, without a name."""
-        self._free += self._evict(len(self.evictor))
+        self._free += self.evictor.evict(len(self.evictor))
         for block_id in self._index.values():
             self.names[block_id] = None
         self._index.clear()
@@ -140,10 +144,13 @@ class BlockPool:
     def _evict(self, count: int) -> list[int]:
         """Drop the contents of the ``count`` cached blocks that are worth least."""
         evicted = self.evictor.evict(count)
-        names, index = self.names, self._index
+        names, index, dropped = self.names, self._index, []
         for block_id in evicted:
             name = names[block_id]
             assert name is not None, "only cached blocks are in the evictor"
             del index[name]
             names[block_id] = None
+            dropped.append(name)
+        if self._on_evict is not None:
+            self._on_evict(evicted, dropped)
         return evicted

@@ -2,6 +2,7 @@
 those who wait. Decides nothing."""
 
 from collections.abc import Iterable
+from itertools import chain
 
 from octavo.core import policy
 from octavo.core.families import Families
@@ -10,7 +11,7 @@ from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.queue import RequestQueue
 from octavo.core.request import NEVER, Request, Status
 from octavo.core.running import RunningSet
-from octavo.core.scheduler_types import SchedulerConfig, SchedulerCounters
+from octavo.core.scheduler_types import Preemption, PreemptionCosts, SchedulerConfig, SchedulerCounters
 from octavo.core.step import BlockCopy, TableWrite
 
 
@@ -21,7 +22,10 @@ class Population:
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
         self.kv = kv
-        self._max_num_seqs = config.max_num_seqs
+        self.costs = PreemptionCosts()
+        self.preemptions: list[Preemption] = []
+        """Those since this list was last emptied."""
+        self._config = config
         self.counters = SchedulerCounters()
         self.running = RunningSet(kv.config.block_size)
         self.waiting = RequestQueue(policy.fcfs)
@@ -52,12 +56,14 @@ class Population:
         """A waiting request runs, with blocks for its first ``num_tokens`` tokens, of which ``hit`` is cached."""
         request.row_id = self._take_row_id()
         request.tables = self.kv.allocate(hit, num_tokens, request.row_id)
+        self._drop_swapped(request)
         self.waiting.remove(request)
         request.move_to(Status.RUNNING)
         request.start_from(hit.num_tokens)
         if self.kv.config.enable_prefix_caching:
-            request.next_publish = hit.num_tokens + self.kv.config.block_size
-            self.prefix_waits.claim(request, hit.num_tokens // self.kv.config.block_size)
+            num_cached_blocks = len(hit.block_ids[0])
+            request.next_publish = (num_cached_blocks + 1) * self.kv.config.block_size
+            self.prefix_waits.claim(request, num_cached_blocks)
         if request.num_cached_tokens is None:
             self._count_hit(request, hit.num_tokens)
         self.running.add(request)
@@ -80,8 +86,9 @@ class Population:
         left; else it gets in line with them."""
         child.token_ids = parent.token_ids.copy()
         child.block_hashes = parent.block_hashes.copy()
-        if parent.status is Status.RUNNING and len(self.running) < self._max_num_seqs:
+        if parent.status is Status.RUNNING and len(self.running) < self._config.max_num_seqs:
             self.fork(parent, child)
+            self.unknown_rows.add(child)
         else:
             self.waiting.push(child)
 
@@ -93,12 +100,28 @@ class Population:
         self.unknown_rows.add(request)
 
     def preempt(self, request: Request) -> None:
-        """Take a running request's blocks and put it back in line; what is not cached is computed again."""
-        self.counters.num_preemptions += 1
-        self.counters.num_preempted_tokens += request.num_computed_tokens
-        request.num_preemptions += 1
+        """Take a running request's blocks and put it back in line. What is in the prefix cache stays there; the rest is
+        swapped out or will be computed again."""
+        assert request.tables is not None
+        num_free, num_tokens = self.kv.pool.num_free, request.num_computed_tokens
+        num_own_blocks = self.kv.num_own_blocks(request.tables, num_tokens)
+        num_kept_tokens = self.kv.num_named_tokens(request.tables, num_tokens)
+        swapped = None
+        if policy.prefers_swap(self._config.preemption_mode, num_tokens - num_kept_tokens, num_own_blocks, self.costs):
+            swapped = self.kv.save(request.tables, num_tokens)
         self.withdraw(request)
+        request.swapped = swapped
+        request.num_preemptions += 1
         self.waiting.push(request)
+        num_lost = 0 if swapped else num_tokens - num_kept_tokens
+        self.counters.num_preemptions += 1
+        self.counters.num_swaps += swapped is not None
+        self.counters.num_preempted_tokens += num_tokens
+        self.preemptions.append(
+            Preemption(
+                request.request_id, self.kv.pool.num_free - num_free, num_tokens - num_kept_tokens - num_lost, num_lost
+            )
+        )
 
     def withdraw(self, request: Request) -> None:
         """Take a request out of the place where it stands, and its blocks, if it has any and no step computes it."""
@@ -139,7 +162,7 @@ class Population:
             if request.next_publish < NEVER:
                 self._abandon_claims(request)
                 request.next_publish = NEVER
-        self.kv.pool.forget_all()
+        self.kv.forget_cached()
 
     def forget_rows(self) -> None:
         """The runner was reset: it knows no row."""
@@ -147,7 +170,19 @@ class Population:
         self.released_rows.clear()
         self.unknown_rows = set(self.running)
 
+    def forget_swapped(self, lost: set[int]) -> None:
+        """These blocks of the host pool hold nothing: requests that were swapped out to them are computed again."""
+        for request in (*self.waiting, *self.prefix_waits):
+            if request.swapped and not lost.isdisjoint(chain.from_iterable(request.swapped.host_ids)):
+                self._drop_swapped(request)
+
+    def _drop_swapped(self, request: Request) -> None:
+        if request.swapped is not None:
+            self.kv.drop_swapped(request.swapped)
+            request.swapped = None
+
     def _take_from_line(self, request: Request) -> None:
+        self._drop_swapped(request)
         for place in (self.prefix_waits, self.families):
             if request in place:
                 place.remove(request)

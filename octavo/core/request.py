@@ -4,7 +4,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.table import BlockTables
+from octavo.core.table import BlockTables, SwappedTables
 
 if TYPE_CHECKING:
     from octavo.core.beam_group import BeamGroup
@@ -77,6 +77,7 @@ class Request:
         "status",
         "stop_reason",
         "stop_token_ids",
+        "swapped",
         "tables",
         "token_ids",
     )
@@ -115,6 +116,7 @@ class Request:
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
         self.tables: BlockTables | None = None
+        self.swapped: SwappedTables | None = None
         self.cache_root = b""
         self.block_hashes: list[bytes] = []
         self.group: BeamGroup | None = None

@@ -17,7 +17,7 @@ from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.queue import RequestQueue
 from octavo.core.request import Request, Status
 from octavo.core.running import RunningSet
-from octavo.core.scheduler_types import SchedulerConfig, SchedulerCounters, StepOutcome, StopCheck
+from octavo.core.scheduler_types import Preemption, SchedulerConfig, SchedulerCounters, StepOutcome, StopCheck
 from octavo.core.step import StepPlan, StepResult
 
 
@@ -142,6 +142,11 @@ class Scheduler:
             self.population.preempt(self.running.youngest)
         return flight
 
+    def take_preemptions(self) -> list[Preemption]:
+        """Who was preempted since the last call."""
+        taken, self.population.preemptions = self.population.preemptions, []
+        return taken
+
     # Landing
 
     def update(self, result: StepResult, check_stop: StopCheck | None = None) -> StepOutcome:
@@ -162,7 +167,7 @@ class Scheduler:
         The runner must have been reset: rows are made known to it again."""
         population = self.population
         requests = list(dict.fromkeys(request for flight in self._flights for request in flight.requests))
-        forks = [fork for flight in self._flights for fork in flight.forks]
+        unfounded = [request for flight in self._flights for request in flight.unfounded]
         population.copies = [copy for flight in self._flights for copy in flight.plan.copies]
         self._flights.clear()
         self.running.dissolve_batch()
@@ -171,10 +176,11 @@ class Scheduler:
             request.roll_back()
             if ended:
                 population.land_ended(request)
-        for fork in forks:  # what it was forked from has not been computed
-            if fork.status is Status.RUNNING:
-                population.withdraw(fork)
-                population.waiting.push(fork)
+        for request in unfounded:
+            if request.status is Status.RUNNING:
+                population.withdraw(request)
+                population.waiting.push(request)
+        population.forget_swapped(self.kv.host.roll_back())
         if not population.copies:  # a copy that the next plan makes again still reads its source
             self.kv.land(self._planner.next_step_id - 1)
         population.forget_rows()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
 
 from octavo.core.beam_search import Hypothesis
 from octavo.core.errors import ConfigurationError
@@ -11,6 +12,33 @@ from octavo.core.step import RowFault
 StopCheck = Callable[[Request, int], str | None]
 """Called with each landed token of a request that its stop ids do not end; returns the stop string that it
 completed, if one did."""
+
+
+PreemptionMode = Literal["recompute", "swap", "auto"]
+"""What becomes of a preempted request's computed tokens that are not in the prefix cache: they are computed again, or
+their blocks go to the host pool and come back, or whichever takes less time. Where the host pool has no room, they are
+computed again."""
+
+PREEMPTION_MODES: tuple[PreemptionMode, ...] = get_args(PreemptionMode)
+
+
+@dataclass(slots=True)
+class PreemptionCosts:
+    """What mode "auto" weighs, as measured by whoever runs the steps: seconds to compute a token of a prompt (None: not
+    measured yet), and to copy a block between the pools."""
+
+    seconds_per_token: float | None = None
+    seconds_per_block: float = 0.0
+
+
+class Preemption(NamedTuple):
+    """For the log: who was preempted, how many blocks came free, how many computed tokens were swapped out and how many
+    are in no block any more."""
+
+    request_id: str
+    num_freed_blocks: int
+    num_swapped_tokens: int
+    num_lost_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +55,7 @@ class SchedulerConfig:
     max_model_len: int = 4096
     max_steps_in_flight: int = 1
     max_prefix_wait_steps: int = 64
+    preemption_mode: PreemptionMode = "auto"
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -38,12 +67,14 @@ class SchedulerConfig:
 
 @dataclass(slots=True)
 class SchedulerCounters:
-    """Counts since start. ``prefix_queries`` and ``prefix_hits`` are prompt tokens, each request counted once."""
+    """Counts since start. ``num_swaps``: preemptions that swapped. ``prefix_queries`` and ``prefix_hits`` are prompt
+    tokens, each request counted once."""
 
     num_steps: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     num_preemptions: int = 0
+    num_swaps: int = 0
     num_preempted_tokens: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0

@@ -1,7 +1,7 @@
 """Everything that crosses between the scheduler and a runner, frozen once issued.
 
 A step flows one way: ``Scheduler.schedule() -> StepPlan -> runner -> StepResult -> Scheduler.update()``. The runner
-carries a plan out in the order of its fields: copies, new rows, table writes, compute, release.
+carries a plan out in the order of its fields: swap outs, swap ins, copies, new rows, table writes, compute, release.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,8 @@ from octavo.core.sampling_params import SamplingParams
 
 
 class BlockCopy(NamedTuple):
-    """Copy the contents of one block to another, in every layer of its group."""
+    """Copy the contents of one block to another, in every layer of its group: inside the pool, or between it and the
+    host pool."""
 
     source: int
     target: int
@@ -62,9 +63,14 @@ class StepPlan:
     Row ``row_ids[i]`` computes the tokens at positions ``starts[i] .. starts[i] + counts[i] - 1`` of its sequence;
     where ``samples[i]`` is true, the token after the last of them is drawn. A position whose token has not landed yet
     is the last sample of this row, which the runner holds (design, Decided 1).
+
+    ``swap_outs`` copy blocks of the pool to blocks of the host pool, ``swap_ins`` the other way; where two write one
+    block, the later one counts.
     """
 
     step_id: int
+    swap_outs: tuple[BlockCopy, ...]
+    swap_ins: tuple[BlockCopy, ...]
     copies: tuple[BlockCopy, ...]
     new_rows: tuple[NewRow, ...]
     table_writes: tuple[TableWrite, ...]

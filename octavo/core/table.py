@@ -1,5 +1,7 @@
 """Block tables: where each logical block of a sequence lies, one list a layer group."""
 
+from dataclasses import dataclass
+
 
 class BlockTables:
     """Tables of one sequence; made, changed and freed by the KVCacheManager alone. ``row_id``: the row by which the
@@ -21,3 +23,14 @@ class BlockTables:
     def num_blocks(self) -> int:
         """Logical blocks, the same in every group."""
         return len(self.groups[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedTables:
+    """A preempted sequence that keeps its computed tokens, ``num_tokens`` of them: logical blocks from ``first_block``
+    on lie in the host pool, ``host_ids[g][i]`` for group g; those before it are in the prefix cache, if they still
+    are (design, Decided 7)."""
+
+    num_tokens: int
+    first_block: int
+    host_ids: tuple[list[int], ...]

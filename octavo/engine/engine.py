@@ -18,6 +18,9 @@ from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, Ou
 
 logger = logging.getLogger(__name__)
 
+MIN_MEASURED_TOKENS = 64
+"""Steps of fewer tokens say little of what a token of a prompt costs."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
@@ -94,6 +97,7 @@ class Engine:
             plan = self._scheduler.schedule()
             if plan is None:
                 break
+            self._log_preemptions()
             self._pending.append(_Issued(plan, self._clock(), self._runner.submit(plan)))
         if self._pending:
             self._land(self._pending.popleft())
@@ -101,9 +105,16 @@ class Engine:
         outputs.stats = self.stats()
         return outputs
 
+    def _log_preemptions(self) -> None:
+        for request_id, num_blocks, num_swapped, num_lost in self._scheduler.take_preemptions():
+            logger.info(
+                "preempted request %s: %d blocks freed, %d tokens swapped out, %d tokens to compute again",
+                *(request_id, num_blocks, num_swapped, num_lost),
+            )
+
     def stats(self) -> EngineStats:
         """One consistent snapshot: free + cached + active = all blocks."""
-        counters, pool = self._scheduler.counters, self._scheduler.kv.pool
+        counters, pool, host = self._scheduler.counters, self._scheduler.kv.pool, self._scheduler.kv.host
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=self._scheduler.num_waiting,
@@ -112,11 +123,17 @@ class Engine:
             num_cached_blocks=pool.num_cached,
             num_active_blocks=pool.num_blocks - pool.num_free,
             num_shared_blocks=pool.num_shared,
+            num_host_blocks=host.pool.num_blocks,
+            num_host_cached_blocks=host.pool.num_cached,
+            num_swapped_blocks=host.pool.num_blocks - host.pool.num_free,
             block_size=self.limits.block_size,
             prefix_queries=counters.prefix_queries,
             prefix_hits=counters.prefix_hits,
             num_preemptions=counters.num_preemptions,
             num_preempted_tokens=counters.num_preempted_tokens,
+            num_swaps=counters.num_swaps,
+            swapped_out_blocks=host.num_swapped_out,
+            swapped_in_blocks=host.num_swapped_in,
             prompt_tokens=counters.prompt_tokens,
             generation_tokens=counters.generation_tokens,
             copy_on_write_copies=self._scheduler.kv.num_copies,
@@ -135,8 +152,17 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - whatever one request provokes, the loop goes on
             self._recover(error)
             return
+        self._measure(issued)
         outcome = self._scheduler.update(result, self._check_stop)
         self._collect(issued, result, outcome)
+
+    def _measure(self, issued: _Issued) -> None:
+        """What computing a token costs, from steps that are mostly prompt (see PreemptionCosts)."""
+        num_tokens, costs = issued.plan.num_tokens, self._scheduler.population.costs
+        if num_tokens >= MIN_MEASURED_TOKENS:
+            seconds = (self._clock() - issued.time) / num_tokens
+            known = costs.seconds_per_token or seconds
+            costs.seconds_per_token = known + (seconds - known) / 8
 
     def _check_stop(self, sequence: Request, token_id: int) -> str | None:
         return self._choices[sequence].check_stop(token_id)

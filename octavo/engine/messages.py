@@ -11,7 +11,8 @@ from octavo.core.step import TokenLogprobs
 class EngineRequest:
     """A tokenized request. ``clamp_max_tokens``: shorten ``params.max_tokens`` to the room left instead of refusing
     (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``.
-    ``beam_search``: search instead of drawing; its choices are the finished sequences, best first, and come whole."""
+    ``beam_search``: search instead of drawing; its choices are the finished sequences, best first, and come whole. Of
+    ``params`` only ``skip_special_tokens`` counts then."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -21,6 +22,10 @@ class EngineRequest:
     priority: int = 0
     cache_salt: str | None = None
     beam_search: BeamSearchParams | None = None
+
+    @property
+    def num_choices(self) -> int:
+        return self.params.n if self.beam_search is None else self.beam_search.beam_width
 
 
 @dataclass(slots=True)
@@ -74,11 +79,17 @@ class EngineStats:
     num_cached_blocks: int = 0
     num_active_blocks: int = 0
     num_shared_blocks: int = 0
+    num_host_blocks: int = 0
+    num_host_cached_blocks: int = 0
+    num_swapped_blocks: int = 0
     block_size: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     num_preemptions: int = 0
     num_preempted_tokens: int = 0
+    num_swaps: int = 0
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     copy_on_write_copies: int = 0

@@ -143,8 +143,8 @@ class CpuOps:
             (torch.tensor(ids, dtype=torch.int64) for ids in zip(*pairs, strict=True)) if pairs else ((), ())
         )
         for layer in layers if pairs else ():
-            layer.keys[targets] = layer.keys[sources]
-            layer.values[targets] = layer.values[sources]
+            for tensor in layer.tensors:
+                tensor[targets] = tensor[sources]
 
     def _gather_rows(self, table: Tensor, indices: Tensor, scale: float) -> Tensor:
         indices = indices.to(torch.int64).contiguous()
@@ -176,14 +176,18 @@ def _shape(spec: AttentionSpec, kv: KVLayer | None = None) -> native.AttentionSh
 
 
 def _batch(kv: KVLayer, batch: BatchLayout) -> native.Batch:
-    if kv.keys.dtype != torch.float32:
-        raise ConfigurationError(f"The native CPU kernels hold KV in float32, not {kv.keys.dtype}.")
+    if kv.keys.dtype != (torch.float32 if kv.key_scales is None else torch.int8):
+        raise ConfigurationError(
+            f"The native CPU kernels hold KV in float32, or in int8 with scales, not {kv.keys.dtype}."
+        )
     types = (batch.positions.dtype, batch.slots.dtype, batch.query_starts.dtype, batch.block_tables.dtype)
     if types != _BATCH_TYPES:
         raise TypeError(f"A batch layout holds {_BATCH_TYPES} (docs/kernel-contract.md), not {types}.")
     return native.Batch(
         kv.keys.data_ptr(),
         kv.values.data_ptr(),
+        None if kv.key_scales is None else kv.key_scales.data_ptr(),
+        None if kv.value_scales is None else kv.value_scales.data_ptr(),
         batch.positions.data_ptr(),
         batch.slots.data_ptr(),
         batch.query_starts.data_ptr(),

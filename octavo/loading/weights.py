@@ -7,6 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from octavo.core.errors import ConfigurationError
 from octavo.kernels.interface import Ops
 from octavo.loading.checkpoint import Checkpoint, Weights, fingerprint, settled_config
@@ -37,7 +39,7 @@ class LoadedModel:
 class ModelSummary:
     """What ``octavo inspect`` shows, from headers alone.
 
-    ``kinds``: tensors by number format. ``weight_bytes``: as stored. ``kv_bytes_per_token``: fp32, all layers.
+    ``kinds``: tensors by number format. ``weight_bytes``: as stored. ``kv_bytes_per_token``: all layers.
     """
 
     config: ModelConfig
@@ -69,8 +71,8 @@ def load_model(path: Path, ops: Ops, max_model_len: int | None = None) -> Loaded
     )
 
 
-def model_summary(path: Path) -> ModelSummary:
-    """Describe the model at ``path``, reading headers only.
+def model_summary(path: Path, kv_dtype: torch.dtype = torch.float32) -> ModelSummary:
+    """Describe the model at ``path`` with keys and values in ``kv_dtype``, reading headers only.
 
     Raises:
         ConfigurationError: as ``load_model``.
@@ -83,7 +85,7 @@ def model_summary(path: Path) -> ModelSummary:
         weight_bytes=sum(tensor.num_bytes for tensor in checkpoint.tensors.values()),
         kinds=Counter(tensor.kind for tensor in checkpoint.tensors.values()),
         groups=layer_groups(checkpoint.config),
-        kv_bytes_per_token=kv_bytes_per_token(checkpoint.config),
+        kv_bytes_per_token=kv_bytes_per_token(checkpoint.config, kv_dtype),
     )
 
 

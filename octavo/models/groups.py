@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
+
+from octavo.kernels.interface import kv_head_bytes
 from octavo.models.config import ModelConfig
 
 
@@ -40,11 +43,11 @@ def group_size(groups: tuple[LayerGroup, ...]) -> int:
     return max(len(group.layers) for group in groups)
 
 
-def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 4) -> int:
-    """Bytes of keys and values that one token holds in all layers, empty slots of the groups included."""
+def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of keys and values in ``dtype`` that one token holds in all layers, empty slots of the groups included."""
     groups = layer_groups(config)
     slots = len(groups) * group_size(groups)
-    return 2 * slots * config.num_kv_heads * config.head_dim * element_bytes
+    return 2 * slots * config.num_kv_heads * kv_head_bytes(config.head_dim, dtype)
 
 
 def _best_size(kinds: Mapping[int | None, list[int]]) -> int:

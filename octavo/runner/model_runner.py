@@ -13,6 +13,7 @@ from octavo.kernels.interface import BatchLayout, KVLayer, Ops
 from octavo.models.interface import Model, ModelInputs
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.sampler import Sampler, Samples
+from octavo.runner.swapping import copy_between
 
 MAX_LOGITS = 1 << 25
 """Logits held at a time (128 MiB in fp32): 128 rows of the largest vocabularies."""
@@ -24,9 +25,11 @@ BadWordEncoder = Callable[[Sequence[str]], tuple[tuple[int, ...], ...]]
 @dataclass(frozen=True, slots=True)
 class KVMemory:
     """The pool's tensors. A block holds one ``KVLayer`` entry in each of ``slots``; layer i of the model uses slot
-    ``places[i][1]`` of the blocks of group ``places[i][0]``."""
+    ``places[i][1]`` of the blocks of group ``places[i][0]``. ``host_slots``: the same of the host pool, if there is
+    one."""
 
     slots: Sequence[KVLayer]
+    host_slots: Sequence[KVLayer]
     places: Sequence[tuple[int, int]]
     num_groups: int
 
@@ -63,6 +66,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _execute(self, plan: StepPlan) -> StepResult:
+        if plan.swap_outs:
+            copy_between(self._kv.slots, self._kv.host_slots, plan.swap_outs)
+        if plan.swap_ins:
+            copy_between(self._kv.host_slots, self._kv.slots, plan.swap_ins)
         if plan.copies:
             self._ops.copy_blocks(self._kv.slots, plan.copies)
         for new in plan.new_rows:

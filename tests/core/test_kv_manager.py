@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from octavo.core.invariants import InvariantError, check_pool
+from octavo.core.invariants import InvariantError, check_cache
 from octavo.core.kv_manager import CacheConfig, KVCacheManager, PrefixHit
 from octavo.core.table import BlockTables
 from tests.core.naive_allocator import NaiveAllocator, NaiveSequence
@@ -145,7 +145,7 @@ class KVManagerMachine(RuleBasedStateMachine):
 
     @invariant()
     def pool_is_consistent(self) -> None:
-        check_pool(self.kv, [sequence.tables for sequence in self.live])
+        check_cache(self.kv, [sequence.tables for sequence in self.live])
 
     @invariant()
     def contents_are_right(self) -> None:
@@ -227,7 +227,7 @@ def test_the_checker_catches_an_injected_fault(fault: str) -> None:
     kv = _manager()
     tables = kv.allocate(NO_HIT, 8, 0)
     assert tables is not None
-    check_pool(kv, [tables])
+    check_cache(kv, [tables])
     if fault == "double free":
         kv.pool.release(tables.groups[0])
         with pytest.raises(ValueError, match="freed twice"):
@@ -240,4 +240,4 @@ def test_the_checker_catches_an_injected_fault(fault: str) -> None:
     else:
         tables.groups[0][1] += 1
     with pytest.raises(InvariantError):
-        check_pool(kv, [tables])
+        check_cache(kv, [tables])

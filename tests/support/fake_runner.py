@@ -4,39 +4,54 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate
+from random import Random
 
-from octavo.core.step import NewRow, RowFault, StepPlan, StepResult, TokenLogprobs
+from octavo.core.step import BlockCopy, NewRow, RowFault, StepPlan, StepResult, TokenLogprobs
+from tests.support.naive_beam_search import Search, naive_beam_search
 
 VOCAB_SIZE = 1000
 Memory = dict[int, tuple[int, int]]
 """slot -> (position, token id)"""
 
 
-def next_token(context: Sequence[int]) -> int:
-    """The fake model: any foreign or missing token in the context changes the answer."""
-    return int.from_bytes(blake2b(repr(list(context)).encode(), digest_size=4).digest()) % VOCAB_SIZE
+def next_token(context: Sequence[int], choice: int = 0) -> int:
+    """The fake model: any foreign or missing token in the context changes the answer, and so does the choice."""
+    digest = blake2b(repr(list(context)).encode(), digest_size=4, salt=choice.to_bytes(2)).digest()
+    return int.from_bytes(digest) % VOCAB_SIZE
 
 
-def next_candidates(context: Sequence[int], count: int) -> tuple[tuple[int, float], ...]:
+def next_candidates(context: Sequence[int], count: int, choice: int = 0) -> tuple[tuple[int, float], ...]:
     """The best tokens after a context and their logprobs: the first is what ``next_token`` says."""
-    first = next_token(context)
-    ranked = [(first + 7 * rank) % VOCAB_SIZE for rank in range(count)]
-    steps = blake2b(repr(list(context)).encode(), digest_size=64, person=b"logprobs").digest()
-    logprobs, total = [], -0.1
-    for rank in range(count):
-        total -= steps[rank % 64] / 100
-        logprobs.append(total)
-    return tuple(zip(ranked, logprobs, strict=True))
+    first = next_token(context, choice)
+    gaps = Random(blake2b(repr(list(context)).encode(), person=b"logprobs").digest())
+    falls = accumulate(gaps.uniform(0.01, 2.0) for _ in range(count))
+    return tuple(((first + 7 * rank) % VOCAB_SIZE, -fall) for rank, fall in enumerate(falls))
 
 
-def expected_output(prompt: Sequence[int], max_tokens: int, stop_ids: frozenset[int] = frozenset()) -> list[int]:
+def expected_output(
+    prompt: Sequence[int], max_tokens: int, stop_ids: frozenset[int] = frozenset(), choice: int = 0
+) -> list[int]:
     """What the fake model generates for a request alone."""
     tokens = list(prompt)
     for _ in range(max_tokens):
-        tokens.append(next_token(tokens))
+        tokens.append(next_token(tokens, choice))
         if tokens[-1] in stop_ids:
             break
     return tokens[len(prompt) :]
+
+
+def expected_beams(prompt: Sequence[int], search: Search) -> list[list[int]]:
+    """What a beam search with the fake model finds, best first."""
+    count = search.num_looked_at
+    found = naive_beam_search(lambda output: next_candidates([*prompt, *output], count), search)
+    return [list(result.token_ids) for result in found]
+
+
+def likely_eos(prompt: Sequence[int], lengths: Sequence[int]) -> frozenset[int]:
+    """Ids with which the best continuation of a prompt ends after so many tokens: a beam search does meet them."""
+    greedy = expected_output(prompt, max(lengths, default=1))
+    return frozenset(greedy[length - 1] for length in lengths)
 
 
 @dataclass
@@ -44,6 +59,8 @@ class _Row:
     tokens: list[int]
     tables: list[list[int]]
     num_logprobs: int
+    choice: int
+    """What the draw depends on besides the context: nothing at temperature 0."""
     last_sample: int | None = None
 
 
@@ -67,10 +84,12 @@ class FakeRunner:
     plans: list[StepPlan] = field(default_factory=list)
     rows: dict[int, _Row] = field(default_factory=dict)
     memories: list[Memory] = field(default_factory=list)
+    host_memories: list[Memory] = field(default_factory=list)
     _queue: deque[StepPlan] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.memories = [{} for _ in range(self.num_groups)]
+        self.host_memories = [{} for _ in range(self.num_groups)]
 
     def submit(self, plan: StepPlan) -> _Pending:
         self.plans.append(plan)
@@ -83,12 +102,10 @@ class FakeRunner:
 
     def _carry_out(self) -> StepResult:
         plan = self._queue.popleft()
-        for copy in plan.copies:
-            for memory in self.memories:
-                for offset in range(self.block_size):
-                    source, target = (block * self.block_size + offset for block in copy)
-                    if source in memory:
-                        memory[target] = memory[source]
+        for memory, host in zip(self.memories, self.host_memories, strict=True):
+            self._move(memory, host, plan.swap_outs)
+            self._move(host, memory, plan.swap_ins)
+            self._move(memory, memory, plan.copies)
         for new in plan.new_rows:
             self._add_row(new)
         for write in plan.table_writes:
@@ -96,6 +113,7 @@ class FakeRunner:
             table.extend([-1] * (write.logical_block + 1 - len(table)))
             table[write.logical_block] = write.block_id
         self.fails(plan)
+        self._check_forks(plan)
         drawn = []
         logprobs = {}
         scheduled = zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True)
@@ -104,18 +122,49 @@ class FakeRunner:
         for row_id, end, samples in computed:
             if samples:
                 row = self.rows[row_id]
-                drawn.append(self._sample(row, end))
+                context = self._read(row, end)
+                row.last_sample = next_token(context, row.choice)
+                drawn.append(row.last_sample)
                 if row.num_logprobs:
-                    best = next_candidates(row.tokens[:end], row.num_logprobs)
+                    best = next_candidates(context, row.num_logprobs, row.choice)
                     logprobs[row_id] = TokenLogprobs(*best[0], 1, best)
         for row_id in plan.released_rows:
             del self.rows[row_id]
         faults = {row_id: RowFault("stuck", False) for row_id in plan.row_ids if self.faults(row_id)}
         return StepResult(plan.step_id, tuple(drawn), logprobs=logprobs, faults=faults)
 
+    def _move(self, source: Memory, target: Memory, copies: Sequence[BlockCopy]) -> None:
+        """All are read before one is written."""
+        read = [[source.get(block * self.block_size + i) for i in range(self.block_size)] for block, _ in copies]
+        for (_, block), cells in zip(copies, read, strict=True):
+            for slot, cell in enumerate(cells, block * self.block_size):
+                target.pop(slot, None)
+                if cell is not None:
+                    target[slot] = cell
+
     def _add_row(self, new: NewRow) -> None:
         tables = [list(ids) for ids in new.block_ids]
-        self.rows[new.row_id] = _Row(list(new.token_ids), tables, new.params.logprobs or 0)
+        choice = 0 if new.params.greedy else new.choice_index
+        self.rows[new.row_id] = _Row(list(new.token_ids), tables, new.params.logprobs or 0, choice)
+
+    def _check_forks(self, plan: StepPlan) -> None:
+        """Rows that compute nothing are forks: each draws after the last position of a row that stands before it, whose
+        tokens are its own and whose KV lies where its own table says."""
+        sources = dict(plan.forks)
+        idle = [row_id for row_id, count in zip(plan.row_ids, plan.counts, strict=True) if count == 0]
+        assert sorted(sources) == sorted(idle)
+        for row_id, source in sources.items():
+            at, source_at = plan.row_ids.index(row_id), plan.row_ids.index(source)
+            assert source_at < at, "the source of a fork stands after it"
+            end = plan.starts[source_at] + plan.counts[source_at]
+            assert plan.counts[source_at] > 0
+            assert plan.samples[source_at]
+            assert plan.samples[at]
+            assert plan.starts[at] == end
+            assert self.rows[row_id].tokens[:end] == self.rows[source].tokens[:end]
+            assert [self._slot(table, end - 1) for table in self.rows[row_id].tables] == [
+                self._slot(table, end - 1) for table in self.rows[source].tables
+            ]
 
     def _compute(self, row: _Row, start: int, count: int) -> int:
         for position in range(start, start + count):
@@ -126,15 +175,15 @@ class FakeRunner:
                 memory[self._slot(table, position)] = (position, row.tokens[position])
         return start + count
 
-    def _sample(self, row: _Row, end: int) -> int:
+    def _read(self, row: _Row, end: int) -> list[int]:
+        """The first ``end`` tokens of a row, as its blocks hold them."""
         contexts = []
         for memory, table in zip(self.memories, row.tables, strict=True):
             cells = [memory[self._slot(table, position)] for position in range(end)]
             assert [position for position, _ in cells] == list(range(end)), "a block stands at the wrong position"
             contexts.append([token for _, token in cells])
         assert all(context == contexts[0] for context in contexts)
-        row.last_sample = next_token(contexts[0])
-        return row.last_sample
+        return contexts[0]
 
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self.block_size] * self.block_size + position % self.block_size

@@ -3,14 +3,18 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from octavo.core.beam_search import BeamSearchParams, Hypothesis
 from octavo.core.invariants import check_plan, check_scheduler
 from octavo.core.kv_manager import CacheConfig, KVCacheManager
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig
 from octavo.core.step import PendingStep
-from tests.support.fake_runner import FakeRunner
+from octavo.engine.intake import Intake
+from octavo.engine.messages import EngineRequest
+from tests.support.fake_runner import VOCAB_SIZE, FakeRunner
+from tests.support.naive_beam_search import Search
 
 
 @dataclass
@@ -25,16 +29,29 @@ class Harness:
     max_num_batched_tokens: int = 32
     prefix_caching: bool = True
     max_prefix_wait_steps: int = 64
+    num_host_blocks: int = 0
+    keep_evicted: bool = False
+    preemption_mode: PreemptionMode = "auto"
     runner: FakeRunner = field(init=False)
     requests: list[Request] = field(default_factory=list)
+    hypotheses: dict[Request, Hypothesis] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        cache = CacheConfig(self.num_blocks, self.block_size, self.num_groups, self.prefix_caching, b"test")
+        cache = CacheConfig(
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            num_groups=self.num_groups,
+            enable_prefix_caching=self.prefix_caching,
+            fingerprint=b"test",
+            num_host_blocks=self.num_host_blocks,
+            keep_evicted=self.keep_evicted,
+        )
         config = SchedulerConfig(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_steps_in_flight=self.depth,
             max_prefix_wait_steps=self.max_prefix_wait_steps,
+            preemption_mode=self.preemption_mode,
         )
         self.kv = KVCacheManager(cache)
         self.scheduler = Scheduler(config, self.kv)
@@ -45,16 +62,37 @@ class Harness:
         self, prompt: list[int], max_tokens: int, *, stop_ids: list[int] | None = None, salt: str | None = None,
         **params: object,
     ) -> Request:  # fmt: skip
-        request = Request(
-            f"r{len(self.requests)}",
-            prompt,
-            SamplingParams(stop_token_ids=stop_ids, **params),  # type: ignore[arg-type]
-            max_tokens=max_tokens,
+        return self.add_choices(prompt, 1, max_tokens, stop_ids=stop_ids, salt=salt, **params)[0]
+
+    def add_choices(
+        self, prompt: list[int], n: int, max_tokens: int, *, stop_ids: list[int] | None = None,
+        salt: str | None = None, **params: object,
+    ) -> list[Request]:  # fmt: skip
+        """A request with ``n`` choices, each a sequence of its own."""
+        sampling = SamplingParams(n=n, max_tokens=max_tokens, stop_token_ids=stop_ids, **params)  # type: ignore[arg-type]
+        return self._enter(EngineRequest(self._next_id(), prompt, sampling, 0.0, cache_salt=salt), frozenset())
+
+    def add_beams(self, prompt: list[int], search: Search, salt: str | None = None) -> list[Request]:
+        """A beam search: one sequence a beam, which end as its results, best first."""
+        beams = BeamSearchParams(
+            search.width,
+            search.max_tokens,
+            length_penalty=search.length_penalty,
+            early_stopping=search.early_stopping,
         )
-        self.scheduler.check(len(prompt), max_tokens)
-        self.scheduler.add(request, salt)
-        self.requests.append(request)
-        return request
+        sampling = SamplingParams(temperature=0.0, max_tokens=search.max_tokens)
+        return self._enter(
+            EngineRequest(self._next_id(), prompt, sampling, 0.0, cache_salt=salt, beam_search=beams), search.eos
+        )
+
+    def _next_id(self) -> str:
+        return f"r{len(self.requests)}"
+
+    def _enter(self, request: EngineRequest, eos_token_ids: frozenset[int]) -> list[Request]:
+        sequences = Intake(self.scheduler, VOCAB_SIZE, eos_token_ids, lambda: 0).admit(request)
+        self.scheduler.add(sequences[0], request.cache_salt, sequences[1:])
+        self.requests += sequences
+        return sequences
 
     def step(self) -> bool:
         """Plan one step if one may be planned, else land one; false when there was nothing to do."""
@@ -81,7 +119,7 @@ class Harness:
             self.runner.reset()
             self.scheduler.roll_back()
         else:
-            self.scheduler.update(result)
+            self.hypotheses.update(self.scheduler.update(result).hypotheses)
         self.check()
         return True
 
@@ -95,3 +133,5 @@ class Harness:
                 break
         assert not self.scheduler.has_work, "there is work, and no step runs"
         assert self.kv.pool.num_free == self.num_blocks
+        self.scheduler.kv.land(1 << 60)
+        assert self.kv.host.pool.num_free == self.num_host_blocks

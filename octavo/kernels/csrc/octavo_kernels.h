@@ -30,8 +30,10 @@ struct OctavoAttentionShape {
 
 // KV memory of one layer and where the rows of a step stand in it (BatchLayout).
 struct OctavoBatch {
-    float* keys;                  // [num_blocks, G, D, B]
-    float* values;                // [num_blocks, G, B, D]
+    void* keys;                   // [num_blocks, G, D, B], fp32; int8 where there are scales
+    void* values;                 // [num_blocks, G, B, D], likewise
+    float* key_scales;            // [num_blocks, G, B], or null
+    float* value_scales;          // likewise
     const int32_t* positions;     // [R]
     const int64_t* slots;         // [R]
     const int32_t* query_starts;  // [S + 1]

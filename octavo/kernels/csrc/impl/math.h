@@ -9,6 +9,12 @@ namespace {
 
 constexpr int64_t kLanes = octavo::kLanes;
 
+// Whether keys and values held as KV have a scale a token and KV head: value = scale * what is held.
+template <typename KV>
+constexpr bool kScaled = false;
+template <>
+constexpr bool kScaled<int8_t> = true;
+
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -12,6 +12,7 @@ namespace {
 // Most panels that one call takes.
 constexpr int kMaxPanels = 4;
 
+template <typename W>  // of the panels: float, or int8_t taken as whole numbers
 struct Micro {
     const float* x;  // x[r * x_pitch + i]: row r, k index i
     int64_t x_pitch;
@@ -19,11 +20,11 @@ struct Micro {
     int64_t k;
     int64_t c_pitch;  // c[p][r * c_pitch + lane]
     bool accumulate;  // continue the chains that c holds
-    const float* const* next;  // panels that will be wanted next, fetched meanwhile where P is 1 or 2; or null
+    const W* const* next;  // panels that will be wanted next, fetched meanwhile where P is 1 or 2; or null
 };
 
-template <int R, int P>
-__attribute__((noinline)) void micro(const Micro& m, const float* const* w, float* const* c) {
+template <int R, int P, typename W>
+__attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float* const* c) {
     F16 acc[R][P];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
@@ -31,7 +32,7 @@ __attribute__((noinline)) void micro(const Micro& m, const float* const* w, floa
         for (int p = 0; p < P; ++p) acc[r][p] = m.accumulate ? load(c[p] + r * m.c_pitch) : set1(0.0f);
 
     const float* x[R];
-    const float* panel[P];
+    const W* panel[P];
     [[maybe_unused]] int64_t to_next[P];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) x[r] = m.x + r * m.x_pitch;
@@ -67,25 +68,26 @@ __attribute__((noinline)) void micro(const Micro& m, const float* const* w, floa
 // Panels that a tile of `rows` rows takes at once, so that enough chains are in flight to hide the latency.
 constexpr int panels_at_once(int rows) { return rows * 4 <= kAccumulators ? 4 : rows * 2 <= kAccumulators ? 2 : 1; }
 
-template <int R>
-inline void run_micro_rows(int panels, const Micro& m, const float* const* w, float* const* c) {
+template <int R, typename W>
+inline void run_micro_rows(int panels, const Micro<W>& m, const W* const* w, float* const* c) {
     if constexpr (panels_at_once(R) >= 4)
-        if (panels == 4) return micro<R, 4>(m, w, c);
+        if (panels == 4) return micro<R, 4, W>(m, w, c);
     if constexpr (panels_at_once(R) >= 2)
-        if (panels == 2) return micro<R, 2>(m, w, c);
-    micro<R, 1>(m, w, c);
+        if (panels == 2) return micro<R, 2, W>(m, w, c);
+    micro<R, 1, W>(m, w, c);
 }
 
-template <int R>
-inline void run_micro_from(int rows, int panels, const Micro& m, const float* const* w, float* const* c) {
+template <int R, typename W>
+inline void run_micro_from(int rows, int panels, const Micro<W>& m, const W* const* w, float* const* c) {
     if constexpr (R > 1)
-        if (rows < R) return run_micro_from<R - 1>(rows, panels, m, w, c);
-    run_micro_rows<R>(panels, m, w, c);
+        if (rows < R) return run_micro_from<R - 1, W>(rows, panels, m, w, c);
+    run_micro_rows<R, W>(panels, m, w, c);
 }
 
 // `panels` is panels_at_once(rows) or 1.
-inline void run_micro(int rows, int panels, const Micro& m, const float* const* w, float* const* c) {
-    run_micro_from<kAccumulators>(rows, panels, m, w, c);
+template <typename W>
+inline void run_micro(int rows, int panels, const Micro<W>& m, const W* const* w, float* const* c) {
+    run_micro_from<kAccumulators, W>(rows, panels, m, w, c);
 }
 
 // Cut `count` rows into tiles of nearly equal height, none above kAccumulators.

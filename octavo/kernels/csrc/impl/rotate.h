@@ -12,6 +12,49 @@ inline void rotate_head(const float* head, const float* cos, const float* sin, i
     }
 }
 
+inline void store_head(const float* head, int64_t dim, float* out, int64_t pitch) {
+    for (int64_t d = 0; d < dim; ++d) out[d * pitch] = head[d];
+}
+
+// Whole numbers in -127 .. 127, and the scale: the greatest magnitude / 127. Rounds half to even. What is not finite
+// makes the scale NaN, so that it stays visible.
+inline float store_head(const float* head, int64_t dim, int8_t* out, int64_t pitch) {
+    float greatest = 0.0f;
+    bool finite = true;
+    for (int64_t d = 0; d < dim; ++d) {
+        const float magnitude = __builtin_fabsf(head[d]);
+        finite &= magnitude <= 3.402823466e38f;
+        greatest = magnitude > greatest ? magnitude : greatest;
+    }
+    const float scale = finite ? greatest / 127.0f : __builtin_nanf("");
+    const bool any = scale > 0.0f;  // not where all is zero, or so small that the scale is
+    for (int64_t d = 0; d < dim; ++d) {
+        float steps = any ? head[d] / scale : 0.0f;
+        steps = steps < -127.0f ? -127.0f : steps > 127.0f ? 127.0f : steps;  // a scale near zero is coarse itself
+        steps = (steps + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: to a whole number
+        out[d * pitch] = static_cast<int8_t>(static_cast<int32_t>(steps));
+    }
+    return scale;
+}
+
+// A row's rotated key and its value for KV head `g`, to the slot; scales, if there are, beside.
+template <typename KV>
+inline void write_head(const RotateArgs& a, int64_t slot, int64_t g, const float* key, const float* value) {
+    const OctavoAttentionShape& s = a.shape;
+    const int64_t offset = slot % s.block_size;
+    const int64_t first_token = (slot / s.block_size * s.num_kv_heads + g) * s.block_size;
+    KV* key_to = static_cast<KV*>(a.batch.keys) + first_token * s.head_dim + offset;
+    KV* value_to = static_cast<KV*>(a.batch.values) + (first_token + offset) * s.head_dim;
+    if constexpr (kScaled<KV>) {
+        a.batch.key_scales[first_token + offset] = store_head(key, s.head_dim, key_to, s.block_size);
+        a.batch.value_scales[first_token + offset] = store_head(value, s.head_dim, value_to, 1);
+    } else {
+        store_head(key, s.head_dim, key_to, s.block_size);
+        store_head(value, s.head_dim, value_to, 1);
+    }
+}
+
+template <typename KV>
 inline void rotate_row(const RotateArgs& a, int64_t row, const float* cos, const float* sin, float* rotated_key) {
     const OctavoAttentionShape& s = a.shape;
     const float* heads = a.qkv + row * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim;
@@ -19,16 +62,10 @@ inline void rotate_row(const RotateArgs& a, int64_t row, const float* cos, const
     for (int64_t h = 0; h < s.num_heads; ++h)
         rotate_head(heads + h * s.head_dim, cos, sin, half, a.q + (row * s.num_heads + h) * s.head_dim);
 
-    const int64_t block = a.batch.slots[row] / s.block_size;
-    const int64_t offset = a.batch.slots[row] % s.block_size;
     for (int64_t g = 0; g < s.num_kv_heads; ++g) {
-        const int64_t base = (block * s.num_kv_heads + g) * s.head_dim * s.block_size;
         rotate_head(heads + (s.num_heads + g) * s.head_dim, cos, sin, half, rotated_key);
-        float* key = a.batch.keys + base + offset;
-        for (int64_t d = 0; d < s.head_dim; ++d) key[d * s.block_size] = rotated_key[d];
-        std::memcpy(a.batch.values + base + offset * s.head_dim,
-                    heads + (s.num_heads + s.num_kv_heads + g) * s.head_dim,
-                    static_cast<size_t>(s.head_dim) * sizeof(float));
+        const float* value = heads + (s.num_heads + s.num_kv_heads + g) * s.head_dim;
+        write_head<KV>(a, a.batch.slots[row], g, rotated_key, value);
     }
 }
 
@@ -43,7 +80,8 @@ inline void rotate_and_write_kv(const RotateArgs& a, int64_t task) {
             a.bad_index->store(true, std::memory_order_relaxed);
             continue;
         }
-        rotate_row(a, row, a.cos + position * half, a.sin + position * half, rotated_key);
+        const auto rotate = a.batch.key_scales != nullptr ? rotate_row<int8_t> : rotate_row<float>;
+        rotate(a, row, a.cos + position * half, a.sin + position * half, rotated_key);
     }
 }
 

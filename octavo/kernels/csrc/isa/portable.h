@@ -29,6 +29,11 @@ inline F16 load(const float* p) {
     const UnalignedFloat4* v = reinterpret_cast<const UnalignedFloat4*>(p);
     return {{v[0], v[1], v[2], v[3]}};
 }
+inline F16 load(const int8_t* p) {
+    alignas(64) float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = p[i];  // the compiler makes better code of this than of generic vectors
+    return load(lanes);
+}
 inline void store(float* p, F16 a) {
     UnalignedFloat4* v = reinterpret_cast<UnalignedFloat4*>(p);
     for (int i = 0; i < 4; ++i) v[i] = a.v[i];
