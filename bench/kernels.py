@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from octavo.kernels.cpu import CpuOps
-from octavo.kernels.interface import AttentionSpec, BatchLayout, allocate_kv
+from octavo.kernels.interface import AttentionSpec, BatchLayout, allocate_kv, kv_head_bytes
 
 Figures = dict[str, str | int | float]
 
@@ -60,15 +60,17 @@ def linear(ops: CpuOps, out_features: int, in_features: int) -> list[Figures]:
     return figures
 
 
-def attention(ops: CpuOps, num_sequences: int, context: int) -> Figures:
-    """One decode row a sequence, blocks of 16 in shuffled places."""
+def attention(ops: CpuOps, dtype: torch.dtype, num_sequences: int, context: int) -> Figures:
+    """One decode row a sequence, blocks of 16 in shuffled places, keys and values in ``dtype``."""
     spec, block_size = AttentionSpec(9, 3, 64, 0.125), 16
     num_blocks = num_sequences * context // block_size
-    layer_bytes = 2 * 4 * num_blocks * block_size * spec.num_kv_heads * spec.head_dim
+    layer_bytes = 2 * num_blocks * block_size * spec.num_kv_heads * kv_head_bytes(spec.head_dim, dtype)
     layers = [
-        allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, torch.float32)
+        allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, dtype)
         for _ in range(max(1, round(MEMORY_BYTES / layer_bytes)))
     ]
+    for tensor in (tensor for layer in layers for tensor in layer.tensors):
+        tensor.fill_(1)  # memory that was never written is one page of zeros, which the cache holds
     tables = torch.randperm(num_blocks).int().view(num_sequences, -1)
     batch = BatchLayout(
         positions=torch.full((num_sequences,), context - 1, dtype=torch.int32),
@@ -80,7 +82,7 @@ def attention(ops: CpuOps, num_sequences: int, context: int) -> Figures:
     q = torch.randn(num_sequences, spec.num_heads * spec.head_dim)
     seconds = best_seconds([partial(ops.attention, q, kv, batch, spec) for kv in layers])
     return {
-        "operation": f"attention, context {context}",
+        "operation": f"attention {str(dtype).removeprefix('torch.')}, context {context}",
         "rows": num_sequences,
         "microseconds": seconds * 1e6,
         "gflops": 4 * num_sequences * context * spec.num_heads * spec.head_dim / seconds / 1e9,
@@ -97,12 +99,12 @@ def main() -> None:
     if arguments.threads:
         ops.set_num_threads(arguments.threads)
     figures = [row for shape in SHAPES for row in linear(ops, *shape)]
-    figures += [attention(ops, *case) for case in CONTEXTS]
+    figures += [attention(ops, dtype, *case) for case in CONTEXTS for dtype in (torch.float32, torch.int8)]
     print(f"instruction set {ops.isa}, {ops.num_threads} threads")
-    print(f"{'operation':28}{'rows':>6}{'us':>11}{'GFLOPS':>9}{'GB/s':>8}")
+    print(f"{'operation':32}{'rows':>6}{'us':>11}{'GFLOPS':>9}{'GB/s':>8}")
     for row in figures:
         print(
-            f"{row['operation']:28}{row['rows']:6}{row['microseconds']:11.1f}{row['gflops']:9.1f}{row['gb_per_s']:8.1f}"
+            f"{row['operation']:32}{row['rows']:6}{row['microseconds']:11.1f}{row['gflops']:9.1f}{row['gb_per_s']:8.1f}"
         )
     if arguments.json:
         report = {"isa": ops.isa, "threads": ops.num_threads, "figures": figures}

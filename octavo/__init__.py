@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from octavo.core.beam_search import BeamSearchParams as BeamSearchParams
     from octavo.core.errors import ConfigurationError as ConfigurationError
     from octavo.core.errors import EngineDeadError as EngineDeadError
     from octavo.core.errors import InvalidRequestError as InvalidRequestError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from octavo.core.sampling_params import SamplingParams as SamplingParams
     from octavo.engine_args import EngineArgs as EngineArgs
     from octavo.llm import LLM as LLM
+    from octavo.llm import BeamSearchOutput as BeamSearchOutput
+    from octavo.llm import BeamSearchSequence as BeamSearchSequence
     from octavo.llm import CompletionOutput as CompletionOutput
     from octavo.llm import RequestOutput as RequestOutput
 
@@ -26,6 +29,9 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "LLM": "octavo.llm",
+    "BeamSearchOutput": "octavo.llm",
+    "BeamSearchParams": "octavo.core.beam_search",
+    "BeamSearchSequence": "octavo.llm",
     "CompletionOutput": "octavo.llm",
     "ConfigurationError": "octavo.core.errors",
     "EngineArgs": "octavo.engine_args",
@@ -39,6 +45,9 @@ _EXPORTS = {
 
 __all__ = [
     "LLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CompletionOutput",
     "ConfigurationError",
     "EngineArgs",

@@ -2,9 +2,11 @@
 
 import contextlib
 import logging
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import torch
 from octavo.core.errors import ConfigurationError
 from octavo.core.kv_manager import CacheConfig, KVCacheManager
 from octavo.core.sampling_params import SEED_LIMIT
+from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
 from octavo.engine.engine import Engine, EngineParts
@@ -26,16 +29,22 @@ from octavo.loading.tokenizer import load_tokenizer
 from octavo.loading.weights import LoadedModel, load_model
 from octavo.models.config import ModelConfig
 from octavo.models.groups import LayerGroup, group_size, kv_bytes_per_token, layer_groups
+from octavo.runner.disk_tier import DiskStore
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.memory import free_memory_bytes
 from octavo.runner.model_runner import BadWordEncoder, KVMemory, ModelRunner
 from octavo.runner.sampler import Sampler
+from octavo.runner.slot_file import Contents, SlotFile, open_slot_file
 from octavo.runner.swapping import seconds_per_block
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SWAP_SPACE = 4 * 2**30
 """Bytes of the host pool, where nothing else is said."""
+MAX_DEFAULT_HOST_BLOCKS = 4
+"""Blocks of the host pool for each block of the pool, where nothing else is said: preempted sequences were in it."""
+DEFAULT_DISK_SPACE = 4
+"""GiB of the disk tier, where nothing else is said."""
 DEFAULT_BATCHED_TOKENS = 512
 """Tokens a step on CPU: see docs/benchmarks.md."""
 
@@ -62,9 +71,16 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
     tokenizer = tokenizer or load_tokenizer(path, args.chat_template)
     config = loaded.model.config
     groups = layer_groups(config)
-    cache = _cache_config(args, config, groups, _fingerprint(args, loaded, ops))
+    fingerprint = _fingerprint(args, loaded, ops)
+    slot_file = _open_slot_file(args, _block_bytes(args, config, groups), fingerprint)
+    cache = replace(
+        _cache_config(args, config, groups, fingerprint), num_disk_slots=slot_file.num_slots if slot_file else 0
+    )
     scheduler = Scheduler(_scheduler_config(args, config), KVCacheManager(cache))
     memory = _allocate_memory(args, config, groups, cache)
+    if slot_file is not None:
+        scheduler.kv.host.disk.load(slot_file.stored())
+        memory = replace(memory, disk=DiskStore(slot_file, memory.slots, memory.host_slots))
     if cache.num_host_blocks:
         scheduler.population.costs.seconds_per_block = seconds_per_block(memory.slots, memory.host_slots)
     runner = ModelRunner(
@@ -79,7 +95,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
     return Engine(
         EngineParts(
             scheduler=scheduler,
-            runner=runner,
+            runner=KVSanitizer(runner, scheduler) if _wants_sanitizer(args) else runner,
             pieces=tokenizer,
             eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
             vocab_size=config.vocab_size,
@@ -87,6 +103,12 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
             draw_seed=_seed_source(args.seed),
         )
     )
+
+
+def _wants_sanitizer(args: EngineArgs) -> bool:
+    if args.kv_sanitizer is not None:
+        return args.kv_sanitizer
+    return os.environ.get("OCTAVO_KV_SANITIZER", "0").lower() in ("1", "true", "yes", "on")
 
 
 def _set_threads(ops: Ops, threads: int) -> None:
@@ -116,8 +138,9 @@ def _cache_config(
         num_groups=len(groups),
         enable_prefix_caching=args.enable_prefix_caching,
         fingerprint=fingerprint,
-        num_host_blocks=_host_blocks(args, _block_bytes(args, config, groups)),
+        num_host_blocks=_host_blocks(args, _block_bytes(args, config, groups), num_blocks),
         keep_evicted=args.prefix_cache_on_host,
+        eviction_policy=args.eviction_policy,
     )
     held = f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence"
     advice = "give it more memory (kv_cache_memory_bytes, num_blocks)"
@@ -128,13 +151,24 @@ def _cache_config(
     return cache
 
 
-def _host_blocks(args: EngineArgs, block_bytes: int) -> int:
-    """Blocks of the host pool. Its memory is taken when it is used, so that one that is never needed costs nothing."""
+def _host_blocks(args: EngineArgs, block_bytes: int, num_blocks: int) -> int:
+    """Blocks of the host pool, beside a pool of ``num_blocks``. Its memory is taken when it is used, so that one that
+    is never needed costs nothing."""
     if args.swap_space is None:
-        return int(min(DEFAULT_SWAP_SPACE, free_memory_bytes() / 4)) // block_bytes
+        wanted = int(min(DEFAULT_SWAP_SPACE, free_memory_bytes() / 4))
+        return min(wanted // block_bytes, MAX_DEFAULT_HOST_BLOCKS * num_blocks)
     wanted = int(args.swap_space * 2**30)
     _check_is_free("swap_space", wanted)
     return wanted // block_bytes
+
+
+def _open_slot_file(args: EngineArgs, block_bytes: int, fingerprint: bytes) -> SlotFile | None:
+    """The file of the disk tier, if there is to be one and the disk has room for it."""
+    if args.prefix_cache_dir is None:
+        return None
+    space = DEFAULT_DISK_SPACE if args.prefix_cache_disk_space is None else args.prefix_cache_disk_space
+    contents = Contents(block_bytes, fingerprint)
+    return open_slot_file(Path(args.prefix_cache_dir).expanduser(), int(space * 2**30), contents)
 
 
 def _check_is_free(what: str, num_bytes: int) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.errors import ConfigurationError
+from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ KV_CACHE_DTYPES = {"auto": "float32", "float32": "float32", "fp32": "float32", "
 with one fp32 scale a token and KV head (docs/kernel-contract.md)."""
 
 MAX_SWAP_SPACE = 2**20
-"""GiB; more is a number of bytes."""
+"""GiB, on disk too; more is a number of bytes."""
 
 _COUNTS = (
     "block_size",
@@ -31,6 +32,15 @@ _COUNTS = (
 """Settings that are whole numbers of at least 1."""
 
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": DTYPES,
+    "kv_cache_dtype": tuple(KV_CACHE_DTYPES),
+    "eviction_policy": tuple(EVICTION_POLICIES),
+    "preemption_mode": PREEMPTION_MODES,
+}
+"""Settings that are one of a few names."""
+
+
 @dataclass(frozen=True)
 class EngineArgs:
     """Settings of an engine, named as on the command line.
@@ -39,7 +49,9 @@ class EngineArgs:
     what the pool holds if that is less. The pool has ``num_blocks`` blocks, or as many as ``kv_cache_memory_bytes``
     hold, or as many as ``memory_utilization`` (a share) of the free memory holds. ``swap_space``: GiB of the host pool,
     for preempted sequences; None: 4, or a quarter of the free memory if that is less. ``prefix_cache_on_host``: let it
-    keep evicted blocks of the prefix cache too.
+    keep evicted blocks of the prefix cache too. ``prefix_cache_dir``: folder of a file in which the prefix cache
+    outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``kv_sanitizer``: check every step
+    against a shadow of the KV memory (None: what OCTAVO_KV_SANITIZER says, else not).
     """
 
     model: str = "smollm2-135m"
@@ -52,12 +64,16 @@ class EngineArgs:
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
     enable_prefix_caching: bool = True
+    eviction_policy: str = "lru"
     swap_space: float | None = None
     preemption_mode: PreemptionMode = "auto"
     prefix_cache_on_host: bool = False
+    prefix_cache_dir: str | None = None
+    prefix_cache_disk_space: float | None = None
     seed: int | None = None
     backend: str | None = None
     threads: int | None = None
+    kv_sanitizer: bool | None = None
     memory_utilization: float = 0.4
     chat_template: str | None = None
 
@@ -92,13 +108,23 @@ def _check(args: EngineArgs) -> None:
     swap_space: Any = args.swap_space
     if swap_space is not None and not (isinstance(swap_space, int | float) and 0 <= swap_space < MAX_SWAP_SPACE):
         raise ConfigurationError(f"swap_space must be a number of GiB, 0 or more, got {swap_space!r:.60}")
-    if args.preemption_mode not in PREEMPTION_MODES:
+    _check_disk_tier(args)
+    for name, choices in _CHOICES.items():
+        if getattr(args, name) not in choices:
+            chosen = f"{getattr(args, name)!r:.60}"
+            raise ConfigurationError(f"{name} {chosen} is not supported; use one of: {', '.join(choices)}")
+
+
+def _check_disk_tier(args: EngineArgs) -> None:
+    space: Any = args.prefix_cache_disk_space
+    if args.prefix_cache_dir is None:
+        if space is not None:
+            raise ConfigurationError(f"prefix_cache_disk_space of {space!r:.60} GiB needs a folder, prefix_cache_dir")
+        return
+    if not args.enable_prefix_caching:
         raise ConfigurationError(
-            f"preemption_mode must be one of {', '.join(PREEMPTION_MODES)}, got {args.preemption_mode!r:.60}"
+            f"prefix_cache_dir {args.prefix_cache_dir!s:.200} keeps nothing while enable_prefix_caching is off; "
+            "turn it on"
         )
-    if args.dtype not in DTYPES:
-        raise ConfigurationError(f"dtype {args.dtype!r} is not supported yet; use one of: {', '.join(DTYPES)}")
-    if args.kv_cache_dtype not in tuple(KV_CACHE_DTYPES):
-        raise ConfigurationError(
-            f"kv_cache_dtype {args.kv_cache_dtype!r:.60} is not supported; use one of: {', '.join(KV_CACHE_DTYPES)}"
-        )
+    if space is not None and not (isinstance(space, int | float) and 0 < space < MAX_SWAP_SPACE):
+        raise ConfigurationError(f"prefix_cache_disk_space must be a number of GiB above 0, got {space!r:.60}")

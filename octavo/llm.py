@@ -5,18 +5,21 @@ import operator
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal, Self
 
 from octavo.build import build_engine, build_tokenizer
+from octavo.core.beam_search import BeamSearchParams
 from octavo.core.errors import InvalidRequestError, OctavoError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
+from octavo.engine.intake import check_has_salt
 from octavo.engine.interrupts import interrupts_wait
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
+from octavo.loading.system_prefix import num_system_tokens
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -59,6 +62,8 @@ class RequestOutput:
             output.logprobs = (output.logprobs or []) + delta.logprobs
             drawn = (entry.logprob for entry in delta.logprobs)
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(drawn)
+        if delta.cumulative_logprob is not None:
+            output.cumulative_logprob = delta.cumulative_logprob
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.index == 0:
@@ -68,10 +73,30 @@ class RequestOutput:
         self.finished = all(output.finish_reason for output in self.outputs)
 
 
+@dataclass(frozen=True, slots=True)
+class BeamSearchSequence:
+    """One result of a beam search, prompt and output together, in ``text`` without control tokens. ``cum_logprob``: of
+    the output, summed over its tokens (an EOS included), raw. ``finish_reason``: "stop" (an EOS, which is the last of
+    ``tokens``) or "length"."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchOutput:
+    """The results for one prompt, as many as beams, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
 class LLM:
     """A model with its engine. Keyword arguments are those of ``EngineArgs``.
 
-    Not to be used from several threads at once.
+    Not to be used from several threads at once. Where a call takes ``cache_salt``, its prompts share cached tokens with
+    those of the same salt only, but for the first ``cache_open_tokens`` of each, which are shared with all.
 
     Raises:
         ConfigurationError: the model or the settings cannot work.
@@ -83,8 +108,16 @@ class LLM:
         self._engine = build_engine(self._args, self._tokenizer)
         self._ids = itertools.count()
         self._streams: dict[str, deque[OutputDelta]] = {}
+        self._is_closed = False
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], params: Params = None) -> list[RequestOutput]:
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        cache_salt: str | None = None,
+        cache_open_tokens: int = 0,
+    ) -> list[RequestOutput]:
         """Complete prompts, all together; answers come in the order of the prompts.
 
         ``prompts``: a text, a list of token ids, or a list of either. ``params``: one for all, or one a prompt.
@@ -95,18 +128,49 @@ class LLM:
         listed = _listed(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
-        return self._run(texts, ids, _spread(params, len(ids)))
+        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, [cache_open_tokens] * len(ids))
+        return self._run(texts, requests)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        cache_salt: str | None = None,
+        cache_open_tokens: int = 0,
+    ) -> list[BeamSearchOutput]:
+        """The ``params.beam_width`` best completions of each prompt, all searched together; answers come in the order
+        of the prompts, the results of each best first.
+
+        Raises:
+            InvalidRequestError: one of them can never be served; the others are aborted.
+        """
+        given: Any = params
+        if not isinstance(given, BeamSearchParams):
+            raise InvalidRequestError(f"params must be BeamSearchParams, got {given!r:.80}", "params")
+        ids = [self._encode(prompt) for prompt in _listed(prompts)]
+        requests = self._requests(ids, _spread(None, len(ids)), cache_salt, [cache_open_tokens] * len(ids))
+        outputs = self._run([None] * len(ids), [replace(request, beam_search=params) for request in requests])
+        return [BeamSearchOutput([self._sequence(output, each) for each in output.outputs]) for output in outputs]
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
+        *,
+        cache_salt: str | None = None,
+        cache_open_tokens: int | Literal["system"] = 0,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template.
 
-        ``template_options``: see ``Tokenizer.apply_chat_template``.
+        ``template_options``: see ``Tokenizer.apply_chat_template``. ``cache_open_tokens`` "system": those of the
+        leading system message (``num_system_tokens``).
+
+        Raises:
+            InvalidRequestError: one of them can never be served; the others are aborted.
         """
+        check_has_salt(cache_open_tokens, cache_salt)
         given: Any = messages
         is_one = not isinstance(given, Sequence) or not given or isinstance(given[0], Mapping | str)
         conversations: list[Any] = [given] if is_one else list(given)
@@ -114,10 +178,20 @@ class LLM:
             if not isinstance(talk, Sequence) or isinstance(talk, str):
                 raise InvalidRequestError(f"a conversation must be a list of messages, got {talk!r:.80}", "messages")
         ids = [self._tokenizer.apply_chat_template(talk, **template_options) for talk in conversations]
-        return self._run([None] * len(ids), ids, _spread(params, len(ids)))
+        open_tokens = [
+            num_system_tokens(self._tokenizer, talk, token_ids) if cache_open_tokens == "system" else cache_open_tokens
+            for talk, token_ids in zip(conversations, ids, strict=True)
+        ]
+        return self._run([None] * len(ids), self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens))
 
     def stream(
-        self, prompt_token_ids: Sequence[int], params: SamplingParams | None = None, clamp_max_tokens: bool = False
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams | None = None,
+        clamp_max_tokens: bool = False,
+        *,
+        cache_salt: str | None = None,
+        cache_open_tokens: int = 0,
     ) -> Iterator[OutputDelta]:
         """One request, delta by delta, as they come. Closing the iterator aborts it. Several streams may be read in
         turns, with calls of ``generate`` between: each step serves all of them.
@@ -126,11 +200,13 @@ class LLM:
         """
         params = params or SamplingParams()
         token_ids = _token_ids(prompt_token_ids)
-        request_id = str(next(self._ids))
+        (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens])
+        request = replace(request, clamp_max_tokens=clamp_max_tokens)
+        request_id = request.request_id
         open_choices = params.n
         try:
             arrived = self._streams[request_id] = deque()
-            self._add(request_id, token_ids, params, clamp_max_tokens)
+            self._add(request)
             while open_choices:
                 while not arrived:
                     self._step()
@@ -152,13 +228,50 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         self._engine.reset_prefix_cache()
 
+    def close(self) -> None:
+        """End what still runs, take the prefix cache to disk (``prefix_cache_dir``), and let others use its file. At
+        the end of a ``with LLM(...) as llm:`` this is done by itself. May be repeated; nothing else works after it."""
+        if not self._is_closed:
+            self._is_closed = True
+            with interrupts_wait():
+                self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _encode(self, prompt: Prompt) -> list[int]:
         return self._tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
 
-    def _add(
-        self, request_id: str, token_ids: list[int], params: SamplingParams, clamp_max_tokens: bool = False
-    ) -> None:
-        request = EngineRequest(request_id, token_ids, params, time.time(), clamp_max_tokens)
+    def _requests(
+        self,
+        ids: Sequence[list[int]],
+        params: Sequence[SamplingParams],
+        cache_salt: str | None,
+        open_tokens: Sequence[int],
+    ) -> list[EngineRequest]:
+        return [
+            EngineRequest(
+                str(next(self._ids)),
+                token_ids,
+                param,
+                time.time(),
+                cache_salt=cache_salt,
+                num_open_tokens=num_open,
+            )
+            for token_ids, param, num_open in zip(ids, params, open_tokens, strict=True)
+        ]
+
+    def _sequence(self, output: RequestOutput, choice: CompletionOutput) -> BeamSearchSequence:
+        assert choice.cumulative_logprob is not None
+        assert choice.finish_reason is not None
+        tokens = output.prompt_token_ids + choice.token_ids
+        text = self._tokenizer.decode(tokens)
+        return BeamSearchSequence(tokens, text, choice.cumulative_logprob, choice.finish_reason)
+
+    def _add(self, request: EngineRequest) -> None:
         with interrupts_wait():
             self._engine.add_request(request)
 
@@ -167,16 +280,13 @@ class LLM:
             for request_id in request_ids:
                 self._engine.abort(request_id)
 
-    def _run(
-        self, texts: Sequence[str | None], ids: Sequence[list[int]], params: Sequence[SamplingParams]
-    ) -> list[RequestOutput]:
+    def _run(self, texts: Sequence[str | None], requests: Sequence[EngineRequest]) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
         try:
-            for text, token_ids, param in zip(texts, ids, params, strict=True):
-                request_id = str(next(self._ids))
-                choices = [CompletionOutput(index) for index in range(param.n)]
-                outputs[request_id] = RequestOutput(request_id, text, token_ids, choices)
-                self._add(request_id, token_ids, param)
+            for text, request in zip(texts, requests, strict=True):
+                choices = [CompletionOutput(index) for index in range(request.num_choices)]
+                outputs[request.request_id] = RequestOutput(request.request_id, text, request.prompt_token_ids, choices)
+                self._add(request)
             while not all(output.finished for output in outputs.values()):
                 self._take(self._step(), outputs)
         finally:

@@ -13,6 +13,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+# Every engine that a test builds, in this process or another, has its KV memory watched.
+os.environ.setdefault("OCTAVO_KV_SANITIZER", "1")
+
 # A shared machine makes single examples slow at random: no deadline an example. CI draws the same examples each time.
 settings.register_profile(
     "octavo", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]

@@ -1,15 +1,9 @@
 """A prefix cache driven by a trace, without scheduler and model: what an order of eviction is worth."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from octavo.bench.eviction_traces import CachedRequest, Trace
-from octavo.core.eviction_reuse import ReuseEvictor
-from octavo.core.evictor import Evictor, LRUEvictor
-
-MakeEvictor = Callable[[Sequence[bytes | None]], Evictor]
-"""An evictor for a pool, given the names of its blocks' contents by id."""
-
-POLICIES: dict[str, MakeEvictor] = {"lru": lambda names: LRUEvictor(), "reuse": ReuseEvictor}
+from octavo.core.evictor import MakeEvictor
 
 
 class PrefixCache:
@@ -73,6 +67,4 @@ def replay(trace: Trace, num_blocks: int, make_evictor: MakeEvictor) -> int:
     half = len(trace.requests) // 2
     for request in trace.requests[:half]:
         cache.serve(request)
-    return sum(
-        min(cache.serve(request) * trace.block_size, request.num_tokens) for request in trace.requests[half:]
-    )
+    return sum(min(cache.serve(request) * trace.block_size, request.num_tokens) for request in trace.requests[half:])

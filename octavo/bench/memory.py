@@ -5,7 +5,8 @@ memory holds follows from the lengths alone, so the figures are the same on ever
 
 The paper that stands beside the figures is "Efficient Memory Management for Large Language Model Serving with
 PagedAttention" (Kwon et al., SOSP 2023): Figure 2 (slots filled), Figure 13a (sequences at once, ShareGPT at 2 requests
-a second) and section 6.3 (blocks saved; it gives ranges over n = 2, 4, 6, and Alpaca for the short prompts).
+a second) and section 6.3 (blocks saved; it gives ranges over n = 2, 4, 6 and over as many beams, and Alpaca for the
+short prompts).
 """
 
 import random
@@ -25,7 +26,7 @@ from octavo.bench.contiguous_reserve import (
 )
 from octavo.bench.memory_system import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Memory, System, measure
 from octavo.bench.paged import Paged
-from octavo.bench.sharing import Mode, ParallelSampling, SharedPrefix, measure_sharing
+from octavo.bench.sharing import Beams, Mode, ParallelSampling, SharedPrefix, measure_sharing
 from octavo.bench.traces import Lengths, draw_lengths
 from octavo.cli.machine import machine_line
 from octavo.cli.table import json_option, print_table, write_json
@@ -39,6 +40,9 @@ SHAREGPT_NUM_BLOCKS = 983
 """15,728 tokens: the paper's 12 GB for a model of 13 billion parameters at 800 KB a token (its Table 1)."""
 MAX_MODEL_LEN = 2048
 """The paper's models' context, and the longest that the ShareGPT filter lets through."""
+
+BEAMS_STRIDE = 4
+"""Beams are measured on every fourth request: each step decides anew who shares with whom, which takes its time."""
 
 AZURE_COLUMNS = {
     "system": "Azure conversations",
@@ -110,10 +114,12 @@ def sharing_rows(
     lengths: Sequence[Lengths], short: Sequence[Lengths], memory: Memory, seed: int
 ) -> Iterator[dict[str, object]]:
     """Blocks saved by sharing on ``lengths`` and, where the paper has it, on ``short`` prompts."""
-    parallel = [ParallelSampling(n) for n in (2, 4, 6)]
+    parallel, beams = [ParallelSampling(n) for n in (2, 4, 6)], [Beams(width) for width in (2, 4, 6)]
     cases: list[tuple[str, Mode, Sequence[Lengths], str | None]] = [
         *(("", mode, lengths, "16.2-30.5") for mode in parallel),
         *((", short prompts", mode, short, "6.1-9.8") for mode in parallel),
+        *(("", mode, lengths[::BEAMS_STRIDE], "44.3-66.3") for mode in beams),
+        *((", short prompts", mode, short[::BEAMS_STRIDE], "37.6-55.2") for mode in beams),
         *(("", SharedPrefix(num_tokens), lengths, None) for num_tokens in (80, 341)),
     ]
     for note, mode, chosen, paper_saved in cases:

@@ -1,9 +1,10 @@
 """Octavo's scheduler and KV manager as they are, over a runner that computes nothing."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
 
+from octavo.bench.candidates import candidates
 from octavo.bench.memory_system import Memory, Sample
 from octavo.bench.traces import Lengths
 from octavo.core.kv_manager import CacheConfig, KVCacheManager
@@ -11,7 +12,7 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
-from octavo.core.step import StepPlan, StepResult
+from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
 
 VOCAB_SIZE = 49152
 """SmolLM2's. Prompts are random tokens: no two of them share a block by chance."""
@@ -27,25 +28,53 @@ def make_scheduler(memory: Memory) -> Scheduler:
     return Scheduler(config, KVCacheManager(CacheConfig(memory.num_blocks, memory.block_size)))
 
 
-def add_requests(scheduler: Scheduler, requests: Iterable[Request]) -> None:
-    """Checks requests as the engine does, and puts them in line.
+def add_request(scheduler: Scheduler, request: Request, *children: Request) -> None:
+    """Checks a request as the engine does, and puts it in line; ``children``: its further choices or beams.
 
     Raises:
-        InvalidRequestError: the memory can never hold one of them.
+        InvalidRequestError: the memory can never hold it.
     """
-    for request in requests:
-        scheduler.check(request.num_prompt_tokens, request.max_total_tokens - request.num_prompt_tokens)
-        scheduler.add(request)
+    num_prompt_tokens = request.num_prompt_tokens
+    max_tokens = request.max_total_tokens - num_prompt_tokens
+    if request.group is None:
+        scheduler.check(num_prompt_tokens, max_tokens)
+    else:
+        scheduler.check_beams(num_prompt_tokens, max_tokens, len(request.group.members))
+    scheduler.add(request, children=children)
 
 
 def run_steps(scheduler: Scheduler) -> Iterator[StepPlan]:
     """Every step until nothing is left to do; each is yielded when it is planned and lands when the next is asked for.
 
-    A row draws its own id all the time, so that no two sequences generate the same by chance and share it.
+    A row draws its own id all the time, so that no two sequences generate the same by chance and share it; those of
+    beams find candidates like a language model's.
     """
+    beams = _BeamRows()
     while (plan := scheduler.schedule()) is not None:
         yield plan
-        scheduler.update(StepResult(plan.step_id, tuple(compress(plan.row_ids, plan.samples))))
+        drawing = tuple(compress(plan.row_ids, plan.samples))
+        scheduler.update(StepResult(plan.step_id, drawing, logprobs=beams.draw(plan, drawing)))
+
+
+class _BeamRows:
+    """The rows that ask for candidates. Each draws after the tokens it began with: as its beam goes on, it gets a new
+    row."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, NewRow] = {}
+
+    def draw(self, plan: StepPlan, drawing: Sequence[int]) -> dict[int, TokenLogprobs]:
+        self._rows.update((new.row_id, new) for new in plan.new_rows if new.params.logprobs)
+        found = {row_id: _best(self._rows[row_id]) for row_id in drawing if row_id in self._rows}
+        for row_id in plan.released_rows:
+            self._rows.pop(row_id, None)
+        return found
+
+
+def _best(row: NewRow) -> TokenLogprobs:
+    assert row.params.logprobs is not None
+    best = candidates(row.token_ids, row.params.logprobs)
+    return TokenLogprobs(*best[0], rank=1, top=best)
 
 
 class Paged:
@@ -56,13 +85,9 @@ class Paged:
     def __init__(self, memory: Memory, lengths: Sequence[Lengths], source: random.Random) -> None:
         self._memory = memory
         self._scheduler = make_scheduler(memory)
-        add_requests(
-            self._scheduler,
-            (
-                Request(str(number), random_tokens(request.prompt, source), SamplingParams(), max_tokens=request.output)
-                for number, request in enumerate(lengths)
-            ),
-        )
+        for number, request in enumerate(lengths):
+            prompt = random_tokens(request.prompt, source)
+            add_request(self._scheduler, Request(str(number), prompt, SamplingParams(), max_tokens=request.output))
 
     @property
     def num_preemptions(self) -> int:
@@ -84,13 +109,15 @@ class Paged:
     def _num_filled_slots(self) -> int:
         size = self._memory.block_size
         full: set[int] = set()
-        partial = 0
+        partial: dict[int, int] = {}
         for request in self._scheduler.running:
             assert request.tables is not None
             num_full, rest = divmod(request.num_computed_tokens, size)
-            full.update(request.tables.groups[0][:num_full])
-            partial += rest  # a tail is its own: only full blocks are shared
-        return len(full) * size + partial
+            table = request.tables.groups[0]
+            full.update(table[:num_full])
+            if rest:
+                partial[table[num_full]] = rest
+        return len(full) * size + sum(partial.values())
 
 
 def random_tokens(count: int, source: random.Random) -> list[int]:

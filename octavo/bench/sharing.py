@@ -1,4 +1,4 @@
-"""How many blocks sequences save by sharing, step by step: parallel sampling, and prompts with one beginning.
+"""How many blocks sequences save by sharing, step by step: parallel sampling, beams, prompts with one beginning.
 
 Measured as in "Efficient Memory Management for Large Language Model Serving with PagedAttention" (Kwon et al., SOSP
 2023, section 6.3): blocks saved by sharing, over the blocks that the same sequences would take without it.
@@ -6,14 +6,16 @@ Measured as in "Efficient Memory Management for Large Language Model Serving wit
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from octavo.bench.memory_system import Memory, mean_or_none
-from octavo.bench.paged import add_requests, make_scheduler, random_tokens, run_steps
+from octavo.bench.paged import add_request, make_scheduler, random_tokens, run_steps
 from octavo.bench.traces import Lengths
+from octavo.core.beam_group import BeamGroup
+from octavo.core.beam_search import BeamSearch, BeamSearchParams
 from octavo.core.request import Request
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import DEFAULT_LIMITS, SamplingParams
 from octavo.core.scheduler import Scheduler
 
 
@@ -37,7 +39,7 @@ class Mode(Protocol):
     def name(self) -> str: ...
 
     def requests(self, number: int, lengths: Lengths, source: random.Random) -> list[Request]:
-        """The sequences of request ``number``."""
+        """The sequences of request ``number``: one, and those that fork it."""
         ...
 
 
@@ -57,6 +59,28 @@ class ParallelSampling:
             Request(f"{number}-{index}", prompt, SamplingParams(), max_tokens=lengths.output, choice_index=index)
             for index in range(self.n)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Beams:
+    """Beam search, as long as the answer in the data set: no beam ends early."""
+
+    width: int
+
+    @property
+    def name(self) -> str:
+        return f"beam search, width {self.width}"
+
+    def requests(self, number: int, lengths: Lengths, source: random.Random) -> list[Request]:
+        prompt = random_tokens(lengths.prompt, source)
+        search = BeamSearch(BeamSearchParams(self.width, lengths.output), frozenset(), lengths.output)
+        limits = replace(DEFAULT_LIMITS, logprobs=search.num_candidates)
+        params = SamplingParams(temperature=0.0, logprobs=search.num_candidates, limits=limits)
+        members = [
+            Request(f"{number}-{index}", prompt, params, max_tokens=lengths.output, choice_index=index)
+            for index in range(self.width)
+        ]
+        return BeamGroup(members, search).members
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +117,7 @@ def measure_sharing(lengths: Sequence[Lengths], mode: Mode, memory: Memory, seed
     """Serves requests of these lengths, all there from the start, to their end."""
     scheduler, source = make_scheduler(memory), random.Random(seed)
     for number, request in enumerate(lengths):
-        add_requests(scheduler, mode.requests(number, request, source))
+        add_request(scheduler, *mode.requests(number, request, source))
     counts = list(run(scheduler))
     short = [count for count in counts if count.waiting]
     return SharingFigures(

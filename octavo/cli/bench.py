@@ -11,8 +11,10 @@ from octavo.cli.main import LazyCommand, LazyGroup
 BENCHES = {
     "latency": LazyCommand("octavo.bench.latency:latency", "Time batches: first token, step, whole run."),
     "throughput": LazyCommand("octavo.bench.throughput:throughput", "Tokens a second on real lengths."),
+    "beam": LazyCommand("octavo.bench.beam:beam", "Beam search in the core and in a loop outside."),
     "memory": LazyCommand("octavo.bench.memory:memory_command", "Share of the KV memory that holds tokens."),
     "scheduler": LazyCommand("octavo.bench.scheduler:scheduler_command", "Steps a second without a model."),
+    "eviction": LazyCommand("octavo.bench.eviction:eviction_command", "Hits of each order of eviction on a trace."),
     "startup": LazyCommand("octavo.bench.startup:startup", "Time to import Octavo and until a server is ready."),
 }
 

@@ -109,8 +109,10 @@ def chat(system: str | None, params: SamplingParams, engine_args: "EngineArgs") 
     from octavo.llm import LLM
 
     tell_loading(engine_args)
-    llm = LLM(**asdict(engine_args))
-    if not llm.get_tokenizer().has_chat_template:
-        raise OctavoError(f"{engine_args.model} has no chat template: use `octavo generate`, or a model made for chat")
-    click.echo(HELP)
-    _talk(Conversation(llm, params, system))
+    with LLM(**asdict(engine_args)) as llm:
+        if not llm.get_tokenizer().has_chat_template:
+            raise OctavoError(
+                f"{engine_args.model} has no chat template: use `octavo generate`, or a model made for chat"
+            )
+        click.echo(HELP)
+        _talk(Conversation(llm, params, system))

@@ -55,7 +55,7 @@ def generate(prompt: str | None, params: SamplingParams, engine_args: "EngineArg
     from octavo.llm import LLM
 
     tell_loading(engine_args)
-    llm = LLM(**asdict(engine_args))
-    for piece in stream_text(llm, llm.get_tokenizer().encode(text), params):
-        click.echo(piece, nl=False)
+    with LLM(**asdict(engine_args)) as llm:
+        for piece in stream_text(llm, llm.get_tokenizer().encode(text), params):
+            click.echo(piece, nl=False)
     click.echo()

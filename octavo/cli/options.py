@@ -15,6 +15,7 @@ import yaml
 
 from octavo.cli.units import ByteSize, TokenCount
 from octavo.core.errors import ConfigurationError
+from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler_types import PREEMPTION_MODES
 
@@ -151,6 +152,11 @@ _engine_settings = all_of(
         help="Keep computed prefixes for later requests.  [default: on]",
     ),
     setting(
+        "--eviction-policy",
+        type=click.Choice(tuple(EVICTION_POLICIES)),
+        help="Which prefixes the full cache gives up first (docs/eviction.md).  [default: lru]",
+    ),
+    setting(
         "--swap-space",
         type=click.FloatRange(0),
         help="GiB of host memory for preempted sequences.  [default: 4, or a quarter of the free memory]",
@@ -165,12 +171,23 @@ _engine_settings = all_of(
         default=None,
         help="Keep what the prefix cache evicts in the swap space.  [default: off]",
     ),
+    setting(
+        "--prefix-cache-dir",
+        type=click.Path(file_okay=False),
+        help="Folder of a file that keeps the prefix cache over a restart.  [default: none]",
+    ),
+    setting("--prefix-cache-disk-space", type=click.FloatRange(0, min_open=True), help="GiB of it.  [default: 4]"),
     setting("--seed", type=click.IntRange(0), help="Makes every draw repeatable."),
     setting(
         "--chat-template", callback=_read_template, help="Jinja chat template, or a file of one, for the model's own."
     ),
     setting("--backend", help="Kernels to run on: cpu or reference.  [default: the fastest that works]"),
     setting("--threads", type=click.IntRange(1), help="Threads of the CPU kernels.  [default: the cores allowed]"),
+    setting(
+        "--kv-sanitizer/--no-kv-sanitizer",
+        default=None,
+        help="Check every step against a shadow of the KV memory; costs time.  [default: off]",
+    ),
     setting(
         "--tensor-parallel-size",
         "-tp",
@@ -203,13 +220,17 @@ ENGINE_FIELDS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "enable_prefix_caching",
+    "eviction_policy",
     "swap_space",
     "preemption_mode",
     "prefix_cache_on_host",
+    "prefix_cache_dir",
+    "prefix_cache_disk_space",
     "seed",
     "chat_template",
     "backend",
     "threads",
+    "kv_sanitizer",
 )
 """Fields of ``EngineArgs`` that a flag sets, under the same names."""
 

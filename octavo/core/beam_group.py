@@ -27,6 +27,10 @@ class BeamGroup:
         self._candidates[request] = candidates
         return len(self._candidates) == len(self.beams)
 
+    def forget(self, request: Request) -> None:
+        """A beam loses its blocks: it computes its last token once more, and the others wait for it."""
+        self._candidates.pop(request, None)
+
     def take_candidates(self) -> list[Sequence[Candidate]]:
         """The best tokens after each beam, in order; forgotten after."""
         candidates = [self._candidates[beam] for beam in self.beams]

@@ -50,8 +50,8 @@ class Roster:
 
 
 class Due(NamedTuple):
-    """Members that a step of the batch has to look at, oldest first: those at a block's boundary and those that draw
-    their last token; one may be in both."""
+    """Members that a plan has to look at, oldest first: those whose blocks are full and those that have drawn their
+    last token; one may be in both."""
 
     at_boundary: list[Request]
     at_end: list[Request]
@@ -115,20 +115,13 @@ class DecodeBatch:
     def due_for_plan(self) -> Due:
         """Members that the next step cannot take along without a look: their blocks are full (and those that go on
         need one more), or they have drawn their last token already, in a step in flight."""
-        return self._due(self.num_planned)
+        full = self._phases[self.num_planned % len(self._phases)]
+        return Due(sorted(full, key=_age), sorted(self._endings.get(self.num_planned, ()), key=_age))
 
-    def land(self, step: int) -> Due:
-        """Step ``step`` has landed: returns the members that filled a block or drew their last token with it."""
+    def land(self, step: int) -> list[Request]:
+        """Step ``step`` has landed: returns the members that drew their last token with it, oldest first."""
         self.num_landed = step
-        filled, ending = self._due(step)
-        return Due(
-            [request for request in filled if request.joined < step],
-            [request for request in ending if request.joined < step],
-        )
-
-    def _due(self, step: int) -> Due:
-        filled = sorted(self._phases[step % len(self._phases)], key=_age)
-        return Due(filled, sorted(self._endings.get(step, ()), key=_age))
+        return sorted((request for request in self._endings.get(step, ()) if request.joined < step), key=_age)
 
     def _phase(self, offset: int) -> set[Request]:
         return self._phases[-offset % len(self._phases)]

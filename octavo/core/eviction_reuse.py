@@ -3,7 +3,9 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import groupby
 
+from octavo.core.eviction_rival import RecencyRival
 from octavo.core.eviction_statistics import ReuseStatistics, age_edges
 
 MAX_USES = 7
@@ -23,12 +25,13 @@ class _Cohort:
 
     __slots__ = ("age", "blocks", "born", "kind", "num_unused")
 
-    def __init__(self, kind: int, born: int) -> None:
+    def __init__(self, kind: int, born: int, block_ids: Sequence[int]) -> None:
+        """``block_ids``: tail first."""
         self.kind = kind
         self.born = born
         self.age = 0  # its bucket
-        self.blocks: dict[int, None] = {}  # still cached, parents before their children
-        self.num_unused = 0  # cached, or evicted and remembered: not reused so far
+        self.blocks = dict.fromkeys(reversed(block_ids))  # still cached, parents before their children
+        self.num_unused = len(block_ids)  # cached, or evicted and remembered: not reused so far
 
 
 class ReuseEvictor:
@@ -51,7 +54,8 @@ class ReuseEvictor:
         self._edges = age_edges(num_blocks)
         self._statistics = ReuseStatistics(self._edges, NUM_KINDS, max_releases=self._edges[-1])
         self._now = 0  # blocks released so far
-        self._cohorts: dict[int, _Cohort] = {}  # of each block in here
+        self._rival = RecencyRival(num_blocks)
+        self._cohorts: OrderedDict[int, _Cohort] = OrderedDict()  # of each block in here, least recently used first
         self._ghosts: OrderedDict[bytes, _Cohort] = OrderedDict()
         self._max_ghosts = GHOSTS_PER_BLOCK * num_blocks
         self._history = [0] * num_blocks  # of blocks that were reused and are in use: uses and last interval
@@ -64,6 +68,11 @@ class ReuseEvictor:
         self._listed: set[tuple[int, int]] = set()  # kinds and ages that are in the heap
         self._blocked: dict[int, _Cohort] = {}  # cohorts passed over, by the block that has children
 
+    @property
+    def num_ghosts(self) -> int:
+        """Evicted contents that are remembered."""
+        return len(self._ghosts)
+
     def add(self, block_ids: Iterable[int], above: Sequence[int] = ()) -> None:
         chain = list(block_ids)
         if not chain:
@@ -71,20 +80,16 @@ class ReuseEvictor:
         self._now += len(chain)
         self._grow_older()
         self._link(chain, above)
+        num_hits = sum(self._history[block_id] > 0 for block_id in chain)
         kinds = self._kinds(chain, len(above))
-        cohort = None
-        for block_id, kind in zip(reversed(chain), reversed(kinds), strict=True):
-            if cohort is None or cohort.kind != kind:
-                cohort = _Cohort(kind, self._now)
-                self._ageing[0].append(cohort)
-            cohort.blocks[block_id] = None
-            cohort.num_unused += 1
-            self._cohorts[block_id] = cohort
-        for cohort in dict.fromkeys(map(self._cohorts.__getitem__, chain)):
-            self._statistics.count_reached(cohort.kind, 0, cohort.num_unused)
-            self._enqueue(cohort)
+        position = 0
+        for kind, same in groupby(kinds):
+            start, position = position, position + len(list(same))
+            self._add_cohort(kind, chain[start:position])
         for kind in set(kinds):
             self._refresh(kind)
+        names = [name for name in map(self._names.__getitem__, chain) if name is not None]
+        self._rival.release(names, num_hits, len(self._cohorts))
 
     def remove(self, block_ids: Iterable[int]) -> None:
         for block_id in block_ids:
@@ -94,6 +99,8 @@ class ReuseEvictor:
                 self._enqueue(cohort)
 
     def evict(self, count: int) -> list[int]:
+        if self._rival.is_ahead:
+            return [self._evict_block(next(iter(self._cohorts))) for _ in range(count)]
         evicted: list[int] = []
         while len(evicted) < count:
             queue = self._least_queue()
@@ -104,9 +111,7 @@ class ReuseEvictor:
                     self._blocked[block_id] = cohort
                     queue.popleft()
                     break
-                self._leave(block_id)
-                self._remember(block_id, cohort)
-                evicted.append(block_id)
+                evicted.append(self._evict_block(block_id))
         return evicted
 
     def __len__(self) -> int:
@@ -116,6 +121,14 @@ class ReuseEvictor:
         return block_id in self._cohorts
 
     # Chains
+
+    def _add_cohort(self, kind: int, block_ids: list[int]) -> None:
+        """Enter a piece of a chain, given tail first, whose blocks are of one kind."""
+        cohort = _Cohort(kind, self._now, block_ids)
+        self._cohorts.update(dict.fromkeys(block_ids, cohort))
+        self._statistics.count_reached(kind, 0, cohort.num_unused)
+        self._ageing[0].append(cohort)
+        self._enqueue(cohort)
 
     def _link(self, chain: list[int], above: Sequence[int]) -> None:
         """Note the parent of each block of a chain, given tail first."""
@@ -155,12 +168,15 @@ class ReuseEvictor:
         interval = 1 + cohort.age * (NUM_INTERVALS - 1) // len(self._edges) if cohort.age else 0
         return min(uses, MAX_USES) * NUM_INTERVALS + interval
 
-    def _remember(self, block_id: int, cohort: _Cohort) -> None:
+    def _evict_block(self, block_id: int) -> int:
+        """Take a block out, and remember its contents."""
+        cohort = self._leave(block_id)
         name = self._names[block_id]
         assert name is not None, "the pool drops names after eviction"
         self._ghosts[name] = cohort
         if len(self._ghosts) > self._max_ghosts:
             self._ghosts.popitem(last=False)[1].num_unused -= 1
+        return block_id
 
     def _recall(self, block_id: int) -> int:
         """What is known of contents that were computed: nothing (0), or what was known when they were evicted."""

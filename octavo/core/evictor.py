@@ -1,7 +1,7 @@
 """The order in which cached blocks that nobody references are given up."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -27,6 +27,10 @@ class Evictor(Protocol):
     def __contains__(self, block_id: int) -> bool: ...
 
 
+MakeEvictor = Callable[[Sequence[bytes | None]], Evictor]
+"""Makes the evictor of a pool from the names of its blocks' contents by id, which the pool keeps up to date."""
+
+
 class LRUEvictor:
     """Least recently used, leaf first.
 
@@ -35,7 +39,8 @@ class LRUEvictor:
     taking from the middle (a hit) and from the front (an eviction) in O(1).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, _names: Sequence[bytes | None] = ()) -> None:
+        """Recency alone counts: what the blocks hold does not."""
         self._queue: OrderedDict[int, None] = OrderedDict()
 
     def add(self, block_ids: Iterable[int], above: Sequence[int] = ()) -> None:

@@ -1,7 +1,7 @@
 """Names for contents: a chained 128-bit hash says which tokens, after which others, under which settings."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -16,6 +16,59 @@ def pack_tokens(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
+class HashChain:
+    """The names of one sequence's full blocks, in order: ``hashes``. ``parents[i]`` is what block i follows, one more
+    than there are hashes.
+
+    A block's parent is the hash before it, or the chain's root. A sequence may begin with blocks that are open to all
+    and go on under its own salt: then ``salted_at`` says with which block the salt enters, and that block's parent is
+    the last open one together with the salt; its first ``num_open_in_block`` tokens are open as well.
+    """
+
+    __slots__ = ("_root", "_salted_root", "hashes", "num_open_in_block", "parents", "salted_at")
+
+    def __init__(
+        self, root: bytes, salted_at: int = 0, num_open_in_block: int = 0, salted_root: bytes | None = None
+    ) -> None:
+        self.salted_at = salted_at
+        self.num_open_in_block = num_open_in_block
+        self.hashes: list[bytes] = []
+        self._root = root
+        self._salted_root = salted_root
+        self.parents = [self._parent_after(root)]
+
+    @property
+    def has_salt_ahead(self) -> bool:
+        """Does the salt enter with a block after the next one?"""
+        return self._salted_root is not None and len(self.hashes) < self.salted_at
+
+    def append(self, block_hash: bytes) -> None:
+        self.hashes.append(block_hash)
+        self.parents.append(self._parent_after(block_hash) if self._salted_root else block_hash)
+
+    def open_parent(self, index: int) -> bytes | None:
+        """What block ``index`` would follow if it were open to all as those before it are; None if it follows just
+        that, or what is before it is not open."""
+        if self._salted_root is None or index != self.salted_at:
+            return None
+        return self.hashes[index - 1] if index else self._root
+
+    def copy(self) -> "HashChain":
+        chain = self.without_hashes()
+        chain.hashes = self.hashes.copy()
+        chain.parents = self.parents.copy()
+        return chain
+
+    def without_hashes(self) -> "HashChain":
+        """The chain as it was when it began."""
+        return HashChain(self._root, self.salted_at, self.num_open_in_block, self._salted_root)
+
+    def _parent_after(self, before: bytes) -> bytes:
+        if self._salted_root is None or len(self.hashes) != self.salted_at:
+            return before
+        return _digest(before + self._salted_root).digest()
+
+
 class BlockHasher:
     """Hashes blocks of ``block_size`` tokens, each together with everything before it.
 
@@ -25,24 +78,37 @@ class BlockHasher:
 
     def __init__(self, block_size: int, fingerprint: bytes) -> None:
         self._fingerprint = fingerprint
-        self._pack_block = struct.Struct(f"<{block_size}I").pack
         self.block_size = block_size
 
-    def root(self, salt: str | None) -> bytes:
-        """Parent of a sequence's first block. Sequences with different salts never share a hash (spec, B11)."""
-        mark = b"\x00" if salt is None else b"\x01" + salt.encode()
-        return blake2b(mark, digest_size=DIGEST_BYTES, key=blake2b(self._fingerprint).digest()).digest()
+    def chain(self, salt: str | None, num_open_tokens: int = 0) -> HashChain:
+        """The chain of a new sequence. Sequences with different salts never share a hash (spec, B11), but for whole
+        blocks among the first ``num_open_tokens`` tokens, which are as without a salt."""
+        if salt is None:
+            return HashChain(self._root(b"\x00"))
+        salted = self._root(b"\x01" + salt.encode())
+        if num_open_tokens == 0:
+            return HashChain(salted)
+        return HashChain(self._root(b"\x00"), *divmod(num_open_tokens, self.block_size), salted)
 
-    def extend(self, hashes: list[bytes], root: bytes, token_ids: Sequence[int], num_tokens: int) -> None:
-        """Append to ``hashes`` the hash of each full block among the first ``num_tokens`` that it lacks."""
+    def extend(self, chain: HashChain, token_ids: Sequence[int], num_tokens: int) -> None:
+        """Append to ``chain`` the hash of each full block among the first ``num_tokens`` that it lacks."""
         size = self.block_size
-        packed = pack_tokens(token_ids[len(hashes) * size : num_tokens - num_tokens % size])
-        parent = hashes[-1] if hashes else root
-        for start in range(0, len(packed), size * TOKEN_BYTES):
-            parent = _digest(parent + packed[start : start + size * TOKEN_BYTES]).digest()
+        packed = pack_tokens(token_ids[len(chain.hashes) * size : num_tokens - num_tokens % size])
+        step = size * TOKEN_BYTES
+        if chain.has_salt_ahead:
+            for start in range(0, len(packed), step):
+                chain.append(_digest(chain.parents[-1] + packed[start : start + step]).digest())
+            return
+        hashes, parent = [], chain.parents[-1]
+        for start in range(0, len(packed), step):
+            parent = _digest(parent + packed[start : start + step]).digest()
             hashes.append(parent)
+        chain.hashes += hashes
+        chain.parents += hashes
 
-    def hash_each(self, parents: Iterable[bytes], blocks: Iterable[Sequence[int]]) -> list[bytes]:
-        """The hashes of single blocks of tokens, each after its own parent."""
-        pack = self._pack_block
-        return [_digest(parent + pack(*token_ids)).digest() for parent, token_ids in zip(parents, blocks, strict=True)]
+    def hash_tail(self, parent: bytes, tail: bytes) -> bytes:
+        """The name of a block that is not full but holds the packed tokens ``tail``."""
+        return _digest(parent + tail).digest()
+
+    def _root(self, mark: bytes) -> bytes:
+        return blake2b(mark, digest_size=DIGEST_BYTES, key=blake2b(self._fingerprint).digest()).digest()

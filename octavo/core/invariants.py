@@ -38,6 +38,7 @@ def check_cache(kv: KVCacheManager, tables: Iterable[BlockTables], swapped: Iter
     for kept in swapped:
         host_counts.update(block_id for group in kept.host_ids for block_id in group)
     _check_pool(kv.host.pool, host_counts)
+    _check_pool(kv.host.disk.pool, Counter(kv.host.disk.held_slots))
 
 
 def _check_pool(pool: BlockPool, counts: Counter[int]) -> None:

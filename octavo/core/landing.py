@@ -1,14 +1,13 @@
-"""What comes of a step that has landed: tokens enter their requests, full blocks the prefix cache, requests end."""
+"""What comes of a step that has landed: tokens enter their requests, prompts the prefix cache, requests end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.core.beam_group import BeamGroup
-from octavo.core.decode_batch import Due, append_tokens
+from octavo.core.decode_batch import append_tokens
 from octavo.core.flight import Flight
-from octavo.core.kv_manager import FilledBlock
 from octavo.core.population import Population
-from octavo.core.request import NEVER, Request, Status
+from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import StepOutcome, StopCheck
 from octavo.core.step import StepResult
 
@@ -36,25 +35,26 @@ class Lander:
     def land(self, landing: Landing) -> None:
         flight = landing.flight
         batch_size = len(flight.roster.requests)
-        due = self._running.batch.land(flight.batch_step)
+        at_end = self._running.batch.land(flight.batch_step)
         if self._running.batch.num_departures == flight.num_departures and not landing.result.faults:
-            self._land_batch(landing, due)
+            self._land_batch(landing, at_end)
         else:
             self._land_rows(landing, 0, batch_size)
         self._land_rows(landing, batch_size, len(flight.requests))
         self._kv.land(flight.plan.step_id)
         self._population.counters.generation_tokens += len(landing.outcome.token_ids)
 
-    def _land_batch(self, landing: Landing, due: Due) -> None:
-        """The decode batch as a whole: nobody has left it since it was planned."""
+    def _land_batch(self, landing: Landing, at_end: list[Request]) -> None:
+        """The decode batch as a whole: nobody has left it since it was planned. ``at_end``: members that have drawn the
+        last token they may have."""
         roster, outcome = landing.flight.roster, landing.outcome
         token_ids = landing.result.token_ids[: len(roster.requests)]
         append_tokens(roster, token_ids)
-        self._publish_filled(due.at_boundary, landing.reader)
         outcome.sampled.extend(roster.requests)
         outcome.token_ids.extend(token_ids)
-        if landing.check_stop is None and self._running.batch.stop_token_ids.isdisjoint(token_ids):
-            ending = [(request, request.token_ids[-1]) for request in due.at_end]
+        stop_token_ids = self._running.batch.stop_token_ids
+        if landing.check_stop is None and (not stop_token_ids or stop_token_ids.isdisjoint(token_ids)):
+            ending = [(request, request.token_ids[-1]) for request in at_end]
         else:
             ending = list(zip(roster.requests, token_ids, strict=True))
         for request, token_id in ending:
@@ -75,7 +75,7 @@ class Lander:
             if request.is_finished:
                 self._population.land_ended(request)
                 continue
-            self._publish(request, landing.reader)
+            self._population.requeue(self._population.publisher.publish_prompt(request, landing.reader))
             if token_id is None:
                 continue
             if request.row_id in landing.result.faults:
@@ -151,51 +151,10 @@ class Lander:
 
     def _end_search(self, landing: Landing, group: BeamGroup) -> None:
         for member, hypothesis in zip(group.members, group.search.finished, strict=True):
-            member.token_ids[member.num_prompt_tokens :] = hypothesis.token_ids
             self._population.end(member, Status.STOPPED if hypothesis.is_stopped else Status.LENGTH)
+            member.token_ids[member.num_prompt_tokens :] = hypothesis.token_ids
             self._population.counters.generation_tokens += len(hypothesis.token_ids)
             landing.outcome.hypotheses[member] = hypothesis
-
-    # The prefix cache
-
-    def _publish(self, request: Request, reader: int | None) -> None:
-        """Enter the blocks that have filled up and landed in the prefix cache."""
-        landed = request.num_landed_tokens
-        if landed < request.next_publish:
-            return
-        tables, hashes, size = request.tables, request.block_hashes, self._kv.config.block_size
-        assert tables is not None
-        if len(hashes) < landed // size:
-            self._kv.hasher.extend(hashes, request.cache_root, request.token_ids, landed)
-        first = request.next_publish // size - 1
-        filled = hashes[first : landed // size]
-        self._population.table_writes += self._kv.publish(tables, first, filled, reader)
-        self._population.requeue(self._population.prefix_waits.settle(request, filled))
-        request.next_publish = (landed // size + 1) * size
-
-    def _publish_filled(self, members: list[Request], reader: int | None) -> None:
-        """The same for members of the decode batch, each of which has filled exactly one block."""
-        size, prefix_waits = self._kv.config.block_size, self._population.prefix_waits
-        publishing = [request for request in members if request.next_publish < NEVER]
-        self._hash_filled([r for r in publishing if len(r.block_hashes) * size < r.next_publish])
-        hashes = [request.block_hashes[request.next_publish // size - 1] for request in publishing]
-        filled = []
-        for request, block_hash in zip(publishing, hashes, strict=True):
-            assert request.tables is not None
-            filled.append(FilledBlock(request.tables, request.next_publish // size - 1, block_hash))
-            request.next_publish += size
-        self._population.table_writes += self._kv.publish_each(filled, reader)
-        if prefix_waits.is_awaited(hashes):
-            for request, block_hash in zip(publishing, hashes, strict=True):
-                self._population.requeue(prefix_waits.settle(request, [block_hash]))
-
-    def _hash_filled(self, members: list[Request]) -> None:
-        """Name the block that each of these has just filled, the first without a hash."""
-        size = self._kv.config.block_size
-        parents = [(request.block_hashes or (request.cache_root,))[-1] for request in members]
-        blocks = [request.token_ids[request.next_publish - size : request.next_publish] for request in members]
-        for request, block_hash in zip(members, self._kv.hasher.hash_each(parents, blocks), strict=True):
-            request.block_hashes.append(block_hash)
 
     def _count_prompt(self, request: Request) -> None:
         """Count a prompt when its first token is there: once a request, whatever its choices and preemptions."""

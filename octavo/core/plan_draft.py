@@ -73,13 +73,17 @@ class PlanDraft:
         self.table_writes += extension.writes
         self.copies += extension.copies
 
-    def freeze(self, num_planned: int, moves: Moves, released_rows: tuple[int, ...]) -> StepPlan:
+    def freeze(
+        self, num_planned: int, moves: Moves, released_rows: tuple[int, ...], poisons: tuple[int, ...]
+    ) -> StepPlan:
         """``num_planned``: steps of the decode batch planned before this one."""
         batch_size = len(self.roster.requests)
         return StepPlan(
             step_id=self.step_id,
             swap_outs=tuple(moves.swap_outs),
             swap_ins=tuple(moves.swap_ins),
+            disk=moves.disk,
+            poisons=poisons,
             copies=tuple(self.copies),
             new_rows=tuple(map(_new_row, self.new_requests)),
             table_writes=tuple(self.table_writes),

@@ -34,6 +34,11 @@ class Planner:
             self._admit(draft)
         return None if draft.is_empty else self._issue(draft)
 
+    def plan_last(self) -> Flight:
+        """A step that computes nothing and takes the prefix cache to disk."""
+        self._kv.store_cached()
+        return self._issue(PlanDraft(self.next_step_id, 0, None))
+
     def _plan_batch(self, draft: PlanDraft) -> None:
         """One token for each member of the decode batch; only those whose time has come are looked at."""
         batch = self._running.batch
@@ -106,8 +111,8 @@ class Planner:
             if request is None:
                 return
             hit = self._lookup(request)
-            block_hash = self._next_usable_hash(request, hit)
-            if block_hash is not None and prefix_waits.must_wait(request, block_hash, draft.step_id):
+            block_hash = self._block_in_work(request, hit, draft.step_id)
+            if block_hash is not None:
                 waiting.remove(request)
                 prefix_waits.park(request, block_hash, draft.step_id)
                 continue
@@ -119,26 +124,36 @@ class Planner:
         return policy.growth_reserve(len(self._running), self._kv.config.num_blocks) if self._running else 0
 
     def _lookup(self, request: Request) -> PrefixHit:
-        if not self._kv.config.enable_prefix_caching:
-            return self._kv.lookup_prefix((), request.num_tokens, request.swapped)
-        self._kv.hasher.extend(request.block_hashes, request.cache_root, request.token_ids, request.num_tokens)
-        reads = () if request.params.prompt_logprobs is not None else request.block_hashes
-        return self._kv.lookup_prefix(reads, request.num_tokens, request.swapped)
+        if self._kv.config.enable_prefix_caching:
+            self._kv.hasher.extend(request.chain, request.token_ids, request.num_tokens)
+        reads = request.chain if self._reads_cache(request) else None
+        return self._kv.lookup_prefix(reads, request.token_ids, request.swapped)
 
-    def _next_usable_hash(self, request: Request, hit: PrefixHit) -> bytes | None:
-        """Hash of the block after the hit, where the request could use it if it were cached."""
-        if request.params.prompt_logprobs is not None:
+    def _reads_cache(self, request: Request) -> bool:
+        """Prompt logprobs come from computing the prompt."""
+        return self._kv.config.enable_prefix_caching and request.params.prompt_logprobs is None
+
+    def _block_in_work(self, request: Request, hit: PrefixHit, step_id: int) -> bytes | None:
+        """Hash of a block that another is computing and that would bring the request further than its hit: the very
+        next one, or one that shares more of its leading tokens."""
+        prefix_waits, size = self._population.prefix_waits, self._kv.config.block_size
+        if not self._reads_cache(request) or not prefix_waits.may_wait(request, step_id):
             return None
-        index = hit.num_tokens // self._kv.config.block_size
-        usable = min(len(request.block_hashes), (request.num_tokens - 1) // self._kv.config.block_size)
-        return request.block_hashes[index] if index < usable else None
+        index, num_tail_tokens = divmod(hit.num_tokens, size)
+        hashes = request.chain.hashes[: (request.num_tokens - 1) // size]
+        if prefix_waits.is_awaited(hashes[index : index + 1]):
+            return hashes[index]
+        match = prefix_waits.nearest(request, index, size)
+        gain = match.num_tokens - num_tail_tokens if match else 0
+        # A few tokens that all prompts begin with are not worth a step.
+        return match.block_hash if match and gain >= (1 if index else max(1, size // 4)) else None
 
     def _start(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> None:
         """Admit a request whose blocks suffice, and plan its first chunk."""
         count = min(request.num_tokens - hit.num_tokens, draft.max_tokens)
-        self._population.start(request, hit, hit.num_tokens + count)
+        draft.copies += self._population.start(request, hit, hit.num_tokens + count, draft.step_id)
         draft.new_requests.append(request)
-        if any(hit.host_ids):
+        if hit.needs_moves:
             draft.unfounded.append(request)
         self._plan_chunk(request, count, draft)
         draft.num_owed_blocks += self._num_owed_blocks(request)
@@ -172,10 +187,11 @@ class Planner:
             population.unknown_rows.difference_update(again)
             draft.new_requests += again
         draft.copies[:0] = population.copies
-        draft.table_writes[:0] = population.table_writes
+        draft.table_writes[:0] = population.publisher.table_writes
         moves = self._kv.host.issue(draft.step_id)
-        plan = draft.freeze(batch.num_planned - 1, moves, tuple(population.released_rows))
-        population.copies, population.table_writes, population.released_rows = [], [], []
+        poisons = self._kv.pool.take_dropped()
+        plan = draft.freeze(batch.num_planned - 1, moves, tuple(population.released_rows), poisons)
+        population.copies, population.publisher.table_writes, population.released_rows = [], [], []
         self.next_step_id += 1
         population.counters.num_steps += 1
         return Flight(plan, requests, draft.roster, batch.num_planned, batch.num_departures, draft.unfounded)

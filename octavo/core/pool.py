@@ -3,10 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from octavo.core.evictor import Evictor, LRUEvictor
+from octavo.core.evictor import Evictor, LRUEvictor, MakeEvictor
+from octavo.core.kv_fault import KVFault, KVFaultError
 
 OnEvict = Callable[[list[int], list[bytes]], None]
 """Told of blocks whose contents are about to be dropped, and the names of these."""
+
+
+OnUnname = Callable[[list[bytes]], None]
+"""Told of contents that can be found no more."""
 
 
 class Duplicate(NamedTuple):
@@ -22,21 +27,31 @@ class BlockPool:
     A block is an id; what is known of it stands in parallel lists. ``ref_counts`` counts its occurrences in block
     tables plus holds. Contents that others may find have a name in ``names`` (the chained hash of their tokens, see
     BlockHasher, and the layer group whose keys and values they are); contents without a name are known to their own
-    table alone.
+    table alone. A block that is not full can have a name too (``_tails``); its owner may go on writing after what the
+    name stands for, and takes the name away when it is full.
 
     A block with no references is either on the free stack (contents worthless) or in the evictor (contents cached).
     Both count as free: an allocation takes worthless blocks first and then evicts.
     """
 
-    def __init__(self, num_blocks: int, evictor: Evictor | None = None, on_evict: OnEvict | None = None) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        make_evictor: MakeEvictor = LRUEvictor,
+        on_evict: OnEvict | None = None,
+        on_unname: OnUnname = lambda _names: None,
+    ) -> None:
         self.num_blocks = num_blocks
         self._on_evict = on_evict
+        self._on_unname = on_unname
         self.ref_counts = [0] * num_blocks
         self.names: list[bytes | None] = [None] * num_blocks
-        self.evictor: Evictor = LRUEvictor() if evictor is None else evictor
+        self.evictor: Evictor = make_evictor(self.names)
         self.num_shared = 0
         self._free = list(range(num_blocks - 1, -1, -1))
         self._index: dict[bytes, int] = {}
+        self._tails: set[int] = set()
+        self._dropped: list[int] | None = None
 
     @property
     def num_free(self) -> int:
@@ -105,10 +120,10 @@ class BlockPool:
         """Drop one reference to each, in this order (pass a table tail first, so that leaves are evicted first).
 
         Raises:
-            ValueError: a block has no reference left to drop (a double free).
+            KVFaultError: a block has no reference left to drop (a double free).
         """
         ref_counts, names, free = self.ref_counts, self.names, self._free
-        cached = []
+        num_free, cached, above = len(free), [], []
         for block_id in block_ids:
             ref_count = ref_counts[block_id]
             if ref_count == 1:
@@ -116,16 +131,21 @@ class BlockPool:
                     free.append(block_id)
                 else:
                     cached.append(block_id)
-            elif ref_count == 2:
-                self.num_shared -= 1
             elif ref_count == 0:
-                raise ValueError(f"block {block_id} was freed twice")
+                raise KVFaultError(KVFault.DOUBLE_FREE, f"block {block_id} was freed twice")
+            else:
+                self.num_shared -= ref_count == 2
+                above.append(block_id)
             ref_counts[block_id] = ref_count - 1
-        self.evictor.add(cached)
+        self.evictor.add(cached, above)
+        if self._dropped is not None:
+            self._dropped += free[num_free:]
 
     def publish(self, block_ids: list[int], names: Sequence[bytes]) -> list[Duplicate]:
         """Enter filled blocks in the prefix cache, each under its name; returns those whose contents another block
         holds already: the cache keeps that one."""
+        if not self._tails.isdisjoint(block_ids):
+            self._unname_tails(block_ids)
         kept_ids = list(map(self._index.setdefault, names, block_ids))
         duplicates = []
         if kept_ids != block_ids:
@@ -134,12 +154,47 @@ class BlockPool:
             self.names[block_id] = name
         return duplicates
 
+    def publish_tail(self, block_id: int, name: bytes) -> None:
+        """Enter a block that is not full in the prefix cache, unless its contents are there already."""
+        self._unname_tails([block_id])
+        if name not in self._index and self.names[block_id] is None:
+            self._index[name] = block_id
+            self.names[block_id] = name
+            self._tails.add(block_id)
+
+    def _unname_tails(self, block_ids: Iterable[int]) -> None:
+        self.forget(self._tails.intersection(block_ids))
+
     def forget_all(self) -> None:
         """Empty the prefix cache. Blocks in use stay in use, without a name."""
-        self._free += self.evictor.evict(len(self.evictor))
+        forgotten = self.evictor.evict(len(self.evictor))
+        self._free += forgotten
+        if self._dropped is not None:
+            self._dropped += forgotten
         for block_id in self._index.values():
             self.names[block_id] = None
         self._index.clear()
+        self._tails.clear()
+
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Take these blocks, which are in use, out of the prefix cache."""
+        for block_id in block_ids:
+            if name := self.names[block_id]:
+                del self._index[name]
+                self.names[block_id] = None
+                self._tails.discard(block_id)
+                self._on_unname([name])
+
+    def note_dropped(self) -> None:
+        """From now on, note blocks whose contents are dropped: evicted, forgotten, or freed without a name."""
+        self._dropped = []
+
+    def take_dropped(self) -> tuple[int, ...]:
+        """Those noted since the last call; none where nobody has asked for it."""
+        if not self._dropped:
+            return ()
+        taken, self._dropped = tuple(self._dropped), []
+        return taken
 
     def _evict(self, count: int) -> list[int]:
         """Drop the contents of the ``count`` cached blocks that are worth least."""
@@ -151,6 +206,11 @@ class BlockPool:
             del index[name]
             names[block_id] = None
             dropped.append(name)
+        self._on_unname(dropped)
         if self._on_evict is not None:
-            self._on_evict(evicted, dropped)
+            full = [pair for pair in zip(evicted, dropped, strict=True) if pair[0] not in self._tails]
+            self._on_evict([block_id for block_id, _ in full], [name for _, name in full])
+        self._tails.difference_update(evicted)
+        if self._dropped is not None:
+            self._dropped += evicted
         return evicted

@@ -6,19 +6,21 @@ from itertools import chain
 
 from octavo.core import policy
 from octavo.core.families import Families
+from octavo.core.hashing import HashChain, pack_tokens
 from octavo.core.kv_manager import KVCacheManager, PrefixHit
 from octavo.core.prefix_wait import PrefixWaits
+from octavo.core.publication import Publisher
 from octavo.core.queue import RequestQueue
 from octavo.core.request import NEVER, Request, Status
 from octavo.core.running import RunningSet
 from octavo.core.scheduler_types import Preemption, PreemptionCosts, SchedulerConfig, SchedulerCounters
-from octavo.core.step import BlockCopy, TableWrite
+from octavo.core.step import BlockCopy
 
 
 class Population:
     """The places of requests (``running``, ``waiting``, ``prefix_waits``, ``families``) and what the next plan has to
-    tell the runner of them: ``table_writes``, ``released_rows``, ``copies`` to make again, and ``unknown_rows``, which
-    the runner has forgotten."""
+    tell the runner of them: ``released_rows``, ``copies`` to make again, ``unknown_rows``, which the runner has
+    forgotten, and the ``publisher``'s table writes."""
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
         self.kv = kv
@@ -32,8 +34,8 @@ class Population:
         """New requests and preempted ones."""
         self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps)
         self.families = Families()
+        self.publisher = Publisher(kv, self.prefix_waits)
         self.copies: list[BlockCopy] = []
-        self.table_writes: list[TableWrite] = []
         self.released_rows: list[int] = []
         self.unknown_rows: set[Request] = set()
         self._next_order = 0
@@ -43,30 +45,32 @@ class Population:
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.prefix_waits) + len(self.families)
 
-    def add(self, request: Request, children: list[Request], cache_root: bytes) -> None:
-        """Take in a new request, and those that will fork its prompt."""
+    def add(self, request: Request, children: list[Request], chain: HashChain) -> None:
+        """Take in a new request, and those that will fork its prompt. ``chain``: still without hashes."""
         for new in (request, *children):
             new.order = self._next_order
             self._next_order += 1
-            new.cache_root = cache_root
+            new.chain = chain.copy()
         self.waiting.push(request)
         self.families.add(request, children)
 
-    def start(self, request: Request, hit: PrefixHit, num_tokens: int) -> None:
-        """A waiting request runs, with blocks for its first ``num_tokens`` tokens, of which ``hit`` is cached."""
+    def start(self, request: Request, hit: PrefixHit, num_tokens: int, step_id: int) -> list[BlockCopy]:
+        """A waiting request runs, with blocks for its first ``num_tokens`` tokens, of which ``hit`` is there. Returns
+        the copies that step ``step_id`` makes for it."""
         request.row_id = self._take_row_id()
-        request.tables = self.kv.allocate(hit, num_tokens, request.row_id)
+        allocation = self.kv.allocate(hit, num_tokens, request.row_id, step_id)
+        assert allocation is not None, "the caller has looked"
+        request.tables = allocation.tables
         self._drop_swapped(request)
         self.waiting.remove(request)
         request.move_to(Status.RUNNING)
         request.start_from(hit.num_tokens)
         if self.kv.config.enable_prefix_caching:
-            num_cached_blocks = len(hit.block_ids[0])
-            request.next_publish = (num_cached_blocks + 1) * self.kv.config.block_size
-            self.prefix_waits.claim(request, num_cached_blocks)
+            self._claim(request, len(hit.block_ids[0]))
         if request.num_cached_tokens is None:
             self._count_hit(request, hit.num_tokens)
         self.running.add(request)
+        return allocation.copies
 
     def fork(self, parent: Request, child: Request) -> None:
         """A request in no queue runs, with the same computed tokens as ``parent``, in the same blocks."""
@@ -75,7 +79,7 @@ class Population:
         child.tables = self.kv.fork(parent.tables, parent.num_computed_tokens, child.row_id)
         child.move_to(Status.RUNNING)
         child.start_from(parent.num_computed_tokens)
-        child.block_hashes = parent.block_hashes.copy()
+        child.chain = parent.chain.copy()
         child.next_publish = parent.next_publish
         if child.num_cached_tokens is None:
             child.num_cached_tokens = parent.num_cached_tokens
@@ -85,7 +89,7 @@ class Population:
         """A request in no queue takes over the tokens of ``parent``, and its blocks if it has any and there is a row
         left; else it gets in line with them."""
         child.token_ids = parent.token_ids.copy()
-        child.block_hashes = parent.block_hashes.copy()
+        child.chain = parent.chain.copy()
         if parent.status is Status.RUNNING and len(self.running) < self._config.max_num_seqs:
             self.fork(parent, child)
             self.unknown_rows.add(child)
@@ -103,24 +107,29 @@ class Population:
         """Take a running request's blocks and put it back in line. What is in the prefix cache stays there; the rest is
         swapped out or will be computed again."""
         assert request.tables is not None
-        num_free, num_tokens = self.kv.pool.num_free, request.num_computed_tokens
+        self._publish_rest(request)
+        num_free, mode = self.kv.pool.num_free, self._config.preemption_mode
+        # A beam that waits for the others has all its tokens computed; the last is computed again for its candidates.
+        num_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
         num_own_blocks = self.kv.num_own_blocks(request.tables, num_tokens)
-        num_kept_tokens = self.kv.num_named_tokens(request.tables, num_tokens)
+        num_own_tokens = num_tokens - self.kv.num_named_tokens(request.tables, num_tokens)
         swapped = None
-        if policy.prefers_swap(self._config.preemption_mode, num_tokens - num_kept_tokens, num_own_blocks, self.costs):
+        wants_swap = num_own_tokens and policy.prefers_swap(mode, num_own_tokens, num_own_blocks, self.costs)
+        if wants_swap and not self.copies:  # what is still to be copied cannot go out before it has come
             swapped = self.kv.save(request.tables, num_tokens)
         self.withdraw(request)
+        self.copies = [copy for copy in self.copies if self.kv.pool.ref_counts[copy.target]]
         request.swapped = swapped
         request.num_preemptions += 1
+        if request.group is not None:
+            request.group.forget(request)
         self.waiting.push(request)
-        num_lost = 0 if swapped else num_tokens - num_kept_tokens
+        num_lost = 0 if swapped else num_own_tokens
         self.counters.num_preemptions += 1
         self.counters.num_swaps += swapped is not None
-        self.counters.num_preempted_tokens += num_tokens
+        self.counters.num_preempted_tokens += num_lost
         self.preemptions.append(
-            Preemption(
-                request.request_id, self.kv.pool.num_free - num_free, num_tokens - num_kept_tokens - num_lost, num_lost
-            )
+            Preemption(request.request_id, self.kv.pool.num_free - num_free, num_own_tokens - num_lost, num_lost)
         )
 
     def withdraw(self, request: Request) -> None:
@@ -136,20 +145,24 @@ class Population:
     def end(self, request: Request, status: Status, stop_reason: int | str | None = None) -> None:
         """A request ends wherever it stands. Its blocks come back now or, if a step in flight computes it, by
         ``land_ended``; those who waited for its prompt get in line."""
-        if request.status is Status.RUNNING:
+        was_running = request.status is Status.RUNNING
+        if was_running:
             self._leave_running(request)
-            if request.num_in_flight == 0:
-                self._free(request)
         else:
             self._take_from_line(request)
         request.move_to(status)
         request.stop_reason = stop_reason
+        if was_running:
+            self.land_ended(request)
         self.requeue(self.families.take(request))
 
     def land_ended(self, request: Request) -> None:
-        """A step in flight that computed an ended request has landed (or failed)."""
-        if request.num_in_flight == 0:
-            self._free(request)
+        """An ended request gives its blocks back, once no step in flight computes it."""
+        if request.num_in_flight:
+            return
+        if request.status is not Status.FAILED:
+            self._publish_rest(request)
+        self._free(request)
 
     def requeue(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -161,12 +174,12 @@ class Population:
         for request in self.running:
             if request.next_publish < NEVER:
                 self._abandon_claims(request)
-                request.next_publish = NEVER
+                request.next_publish = request.prompt_end = NEVER
         self.kv.forget_cached()
 
     def forget_rows(self) -> None:
         """The runner was reset: it knows no row."""
-        self.table_writes.clear()
+        self.publisher.table_writes.clear()
         self.released_rows.clear()
         self.unknown_rows = set(self.running)
 
@@ -201,9 +214,23 @@ class Population:
         else:
             self.released_rows.append(request.row_id)
 
+    def _claim(self, request: Request, num_cached_blocks: int) -> None:
+        """What a request will compute and publish: blocks after the cached ones, and the one that is not full."""
+        size = self.kv.config.block_size
+        request.next_publish = (num_cached_blocks + 1) * size
+        request.prompt_end = request.num_tokens
+        index = request.num_tokens // size
+        tail = pack_tokens(request.token_ids[index * size :])
+        request.tail_hash = self.kv.hasher.hash_tail(request.chain.parents[index], tail) if tail else None
+        self.prefix_waits.claim(request, num_cached_blocks)
+
     def _abandon_claims(self, request: Request) -> None:
         first_block = request.next_publish // self.kv.config.block_size - 1
         self.requeue(self.prefix_waits.abandon(request, first_block))
+
+    def _publish_rest(self, request: Request) -> None:
+        self.publisher.publish_rest(request)
+        self.kv.pool.forget(copy.target for copy in self.copies)  # these do not hold yet what they are to hold
 
     def _free(self, request: Request) -> None:
         assert request.tables is not None

@@ -2,7 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
+from octavo.core.child_index import ChildMatch, common_length
+from octavo.core.hashing import pack_tokens
 from octavo.core.request import Request
 
 
@@ -15,21 +18,38 @@ class PrefixWaits:
         self._waiters: dict[bytes, dict[Request, None]] = {}
         self._awaited: dict[Request, bytes] = {}
         self._by_deadline: deque[Request] = deque()
+        self._computing: dict[Request, None] = {}
 
     def claim(self, request: Request, first_block: int) -> None:
         """``request`` will compute its blocks from ``first_block`` on, except those that another is computing."""
-        setdefault = self._owners.setdefault
-        for block_hash in request.block_hashes[first_block:]:
-            setdefault(block_hash, request)
+        blocks = _blocks_in_work(request, first_block)
+        _for_all(map(self._owners.setdefault, blocks, repeat(request)))
+        self._computing[request] = None
 
     def is_awaited(self, block_hashes: Iterable[bytes]) -> bool:
         """Does anybody count as computing one of these blocks (so that ``settle`` has to be told)?"""
         return not self._owners.keys().isdisjoint(block_hashes)
 
-    def must_wait(self, request: Request, block_hash: bytes, step_id: int) -> bool:
-        """Is another computing this block, and may ``request`` still wait for it?"""
-        in_time = request.prefix_deadline is None or step_id < request.prefix_deadline
-        return in_time and block_hash in self._owners
+    def may_wait(self, request: Request, step_id: int) -> bool:
+        return request.prefix_deadline is None or step_id < request.prefix_deadline
+
+    def nearest(self, request: Request, index: int, block_size: int) -> ChildMatch | None:
+        """Of the blocks that others are computing, the one that shares most leading tokens with block ``index`` of
+        ``request``, which has no full hash yet or another one."""
+        start, parent = index * block_size, request.chain.parents[index]
+        wanted = pack_tokens(request.token_ids[start : min(start + block_size, request.num_tokens - 1)])
+        best: ChildMatch | None = None
+        for owner in self._computing:
+            hashes = owner.chain.hashes
+            if index > len(hashes) or owner.chain.parents[index] != parent:
+                continue
+            block_hash = hashes[index] if index < len(hashes) else owner.tail_hash
+            block = owner.token_ids[start : min(start + block_size, owner.prompt_end)]
+            length = common_length(pack_tokens(block), wanted)
+            in_work = block_hash is not None and self._owners.get(block_hash) is owner
+            if block_hash is not None and in_work and length > (best.num_tokens if best else 0):
+                best = ChildMatch(block_hash, length)
+        return best
 
     def park(self, request: Request, block_hash: bytes, step_id: int) -> None:
         """Set ``request`` aside until the block lands, is abandoned, or the wait is over."""
@@ -47,22 +67,26 @@ class PrefixWaits:
         if not waiters:
             del self._waiters[block_hash]
 
-    def settle(self, request: Request, block_hashes: Sequence[bytes]) -> list[Request]:
-        """``request`` has landed these blocks, or gives them up: returns those who waited for one of them, parked no
-        more."""
-        woken: list[Request] = []
-        owners = self._owners
-        for block_hash in block_hashes:
-            if block_hash in owners and owners[block_hash] is request:
-                del owners[block_hash]
-                woken += self._waiters.get(block_hash, ())
+    def settle(self, block_hashes: Sequence[bytes]) -> list[Request]:
+        """These blocks have landed, or are given up: returns those who waited for one of them, parked no more."""
+        _for_all(map(self._owners.pop, block_hashes, repeat(None)))
+        if self._waiters.keys().isdisjoint(block_hashes):
+            return []
+        woken = [waiter for block_hash in block_hashes for waiter in self._waiters.get(block_hash, ())]
         for waiter in woken:
             self.remove(waiter)
         return woken
 
     def abandon(self, request: Request, first_block: int) -> list[Request]:
         """``request`` will not compute its blocks from ``first_block`` on after all; returns those who waited."""
-        return self.settle(request, request.block_hashes[first_block:])
+        self._computing.pop(request, None)
+        blocks = _blocks_in_work(request, first_block)
+        return self.settle([block_hash for block_hash in blocks if self._owners.get(block_hash) is request])
+
+    def finish(self, request: Request) -> list[Request]:
+        """``request`` has landed all that it had when it was admitted; returns those who waited for the last of it."""
+        self._computing.pop(request, None)
+        return self.settle([request.tail_hash]) if request.tail_hash else []
 
     def expire(self, step_id: int) -> list[Request]:
         """Requests whose wait is over, parked no more."""
@@ -85,3 +109,13 @@ class PrefixWaits:
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._awaited)
+
+
+def _blocks_in_work(request: Request, first_block: int) -> list[bytes]:
+    tail = [request.tail_hash] if request.tail_hash is not None else []
+    return request.chain.hashes[first_block:] + tail
+
+
+def _for_all(calls: Iterable[object]) -> None:
+    """Make these calls; a deque without room is the quickest loop there is."""
+    deque(calls, maxlen=0)

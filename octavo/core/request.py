@@ -3,6 +3,7 @@
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from octavo.core.hashing import HashChain
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.table import BlockTables, SwappedTables
 
@@ -21,13 +22,15 @@ class Status(Enum):
     ABORTED = "abort"
     FAILED = "error"
 
+    __hash__ = object.__hash__  # there is one of each; Enum's own hashes the name, in Python
+
 
 ENDINGS = frozenset({Status.STOPPED, Status.LENGTH, Status.ABORTED, Status.FAILED})
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
-    Status.WAITING: frozenset({Status.RUNNING, Status.ABORTED, Status.FAILED}),
+    Status.WAITING: frozenset({Status.RUNNING, *ENDINGS}),
     Status.RUNNING: frozenset({Status.PREEMPTED, *ENDINGS}),
-    Status.PREEMPTED: frozenset({Status.RUNNING, Status.ABORTED, Status.FAILED}),
+    Status.PREEMPTED: frozenset({Status.RUNNING, *ENDINGS}),
     **dict.fromkeys(ENDINGS, frozenset()),
 }
 
@@ -49,6 +52,9 @@ class Request:
     the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known. While a request
     is in a ``batch``, its counts follow that batch's counters, one token a step; ``joined`` is the step after which it
     came in. ``order`` is the place in line: smaller is older. ``group``: the beam search it is part of.
+
+    ``chain`` names its full blocks. The next one is published when ``next_publish`` tokens have landed; and when those
+    have that it had when it was admitted, ``prompt_end``, so is the block that is not full, as ``tail_hash``.
     """
 
     __slots__ = (
@@ -57,8 +63,7 @@ class Request:
         "_landed",
         "_pending",
         "batch",
-        "block_hashes",
-        "cache_root",
+        "chain",
         "choice_index",
         "group",
         "is_finished",
@@ -71,6 +76,7 @@ class Request:
         "order",
         "params",
         "prefix_deadline",
+        "prompt_end",
         "request_id",
         "row_id",
         "seed",
@@ -79,6 +85,7 @@ class Request:
         "stop_token_ids",
         "swapped",
         "tables",
+        "tail_hash",
         "token_ids",
     )
 
@@ -117,10 +124,11 @@ class Request:
         self.num_preemptions = 0
         self.tables: BlockTables | None = None
         self.swapped: SwappedTables | None = None
-        self.cache_root = b""
-        self.block_hashes: list[bytes] = []
+        self.chain = HashChain(b"")
         self.group: BeamGroup | None = None
         self.next_publish = NEVER
+        self.prompt_end = NEVER
+        self.tail_hash: bytes | None = None
         self.prefix_deadline: int | None = None
 
     @property

@@ -6,6 +6,7 @@ This file is the door and the order of things; ``planner`` says what a step comp
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.flight import Flight
@@ -61,6 +62,14 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self._flights or self.num_waiting)
 
+    @property
+    def open_requests(self) -> list[Request]:
+        """Requests that have not ended, and those that have but hold blocks until a step in flight lands."""
+        population = self.population
+        places = (self.running, self.waiting, self.prefix_waits, population.families)
+        flying = (request for flight in self._flights for request in flight.requests)
+        return list(dict.fromkeys(chain(*places, flying)))
+
     # Intake
 
     @property
@@ -107,9 +116,20 @@ class Scheduler:
                 "beam_width",
             )
 
-    def add(self, request: Request, cache_salt: str | None = None, children: Sequence[Request] = ()) -> None:
-        """Put a checked request in line. ``children``: its further choices, or the further beams of its search."""
-        self.population.add(request, list(children), self.kv.hasher.root(cache_salt))
+    def add(
+        self,
+        request: Request,
+        cache_salt: str | None = None,
+        children: Sequence[Request] = (),
+        num_open_tokens: int = 0,
+    ) -> None:
+        """Put a checked request in line. ``children``: its further choices, or the further beams of its search.
+
+        ``cache_salt``: share cached tokens with requests of the same salt only, but for the first
+        ``num_open_tokens``, which are open to all.
+        """
+        chain = self.kv.hasher.chain(cache_salt, min(num_open_tokens, request.num_tokens))
+        self.population.add(request, list(children), chain)
 
     def abort(self, request: Request) -> None:
         """End a request wherever it stands, and with a beam all of its search; nothing happens if it has ended."""
@@ -140,7 +160,13 @@ class Scheduler:
         """Beams that wait for one of theirs can hold the blocks that it needs; then the youngest give way."""
         while (flight := self._planner.plan(None)) is None and not self._flights and self.running and self.num_waiting:
             self.population.preempt(self.running.youngest)
+            self._drop_dead_copies()
         return flight
+
+    def plan_last(self) -> StepPlan | None:
+        """When every request has ended and every step has landed: what is to be done before the process ends, if
+        anything. No other step comes after it."""
+        return self._planner.plan_last().plan if self.kv.config.num_disk_slots else None
 
     def take_preemptions(self) -> list[Preemption]:
         """Who was preempted since the last call."""
@@ -169,6 +195,8 @@ class Scheduler:
         requests = list(dict.fromkeys(request for flight in self._flights for request in flight.requests))
         unfounded = [request for flight in self._flights for request in flight.unfounded]
         population.copies = [copy for flight in self._flights for copy in flight.plan.copies]
+        # The tail of a prompt can have got its name in a block that was still to be filled.
+        self.kv.pool.forget(copy.target for copy in population.copies)
         self._flights.clear()
         self.running.dissolve_batch()
         for request in requests:
@@ -181,8 +209,7 @@ class Scheduler:
                 population.withdraw(request)
                 population.waiting.push(request)
         population.forget_swapped(self.kv.host.roll_back())
-        if not population.copies:  # a copy that the next plan makes again still reads its source
-            self.kv.land(self._planner.next_step_id - 1)
+        self._drop_dead_copies()
         population.forget_rows()
         live = [request for request in requests if request.status is Status.RUNNING]
         self._suspects = deque(sorted({*self._suspects, *live}, key=lambda request: request.order))
@@ -196,6 +223,21 @@ class Scheduler:
         for request in requests:
             self.population.end(request, status)
         self._clear_suspects(requests)
+        if self.population.copies:
+            self._drop_dead_copies()
+
+    def _drop_dead_copies(self) -> None:
+        """Of copies that a failed step has not made, only those are made again whose target is to hold landed tokens;
+        the next plan reads their sources, so what was held for failed steps is held until there are none."""
+        population, size = self.population, self.kv.config.block_size
+        wanted: set[int] = set()
+        for request in self.running:
+            assert request.tables is not None
+            for table in request.tables.groups:
+                wanted.update(table[: -(-request.num_landed_tokens // size)])
+        population.copies = [copy for copy in population.copies if copy.target in wanted]
+        if not population.copies:
+            self.kv.land(self._planner.next_step_id - 1)
 
     def _clear_suspects(self, cleared: Iterable[Request]) -> None:
         if self._suspects:

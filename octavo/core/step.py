@@ -1,7 +1,8 @@
 """Everything that crosses between the scheduler and a runner, frozen once issued.
 
 A step flows one way: ``Scheduler.schedule() -> StepPlan -> runner -> StepResult -> Scheduler.update()``. The runner
-carries a plan out in the order of its fields: swap outs, swap ins, copies, new rows, table writes, compute, release.
+carries a plan out in this order: what goes to disk, swap outs, poisons, swap ins, what comes from disk, copies, new
+rows, table writes, compute, release.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,54 @@ class BlockCopy(NamedTuple):
 
     source: int
     target: int
+
+
+class DiskWrite(NamedTuple):
+    """The contents ``name`` go from block ``block_id``, of the host pool if ``on_host``, to slot ``slot`` of the disk
+    tier. ``age_rank``: see SlotRank."""
+
+    block_id: int
+    on_host: bool
+    slot: int
+    name: bytes
+    age_rank: int
+
+
+class DiskRead(NamedTuple):
+    """Slot ``slot`` of the disk tier, which should hold the contents ``name``, comes into block ``block_id``."""
+
+    slot: int
+    name: bytes
+    block_id: int
+
+
+class SlotRank(NamedTuple):
+    """A slot was used: of all slots it is now the one used last, since its ``age_rank`` is the highest. Kept beside the
+    contents, so that a restart knows which are worth least."""
+
+    slot: int
+    age_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskMoves:
+    """What a plan does to the disk tier, in the order of the fields. ``drops``: slots whose contents are not to be
+    found any more, not after a restart either. ``writes``: those worth most first, since the process may be killed
+    meanwhile.
+
+    A read whose slot does not hold what it should makes the step fail before it computes.
+    """
+
+    drops: tuple[int, ...] = ()
+    writes: tuple[DiskWrite, ...] = ()
+    ranks: tuple[SlotRank, ...] = ()
+    reads: tuple[DiskRead, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.drops or self.writes or self.ranks or self.reads)
+
+
+NO_DISK_MOVES = DiskMoves()
 
 
 class TableWrite(NamedTuple):
@@ -65,7 +114,9 @@ class StepPlan:
     is the last sample of this row, which the runner holds (design, Decided 1).
 
     ``swap_outs`` copy blocks of the pool to blocks of the host pool, ``swap_ins`` the other way; where two write one
-    block, the later one counts.
+    block, the later one counts. Writes to disk read their blocks before any of this, reads from disk come after it. A
+    plan without rows only moves blocks. ``poisons``: blocks whose contents were dropped, for the sanitizer; whoever
+    reads them gets NaN.
     """
 
     step_id: int
@@ -80,6 +131,8 @@ class StepPlan:
     samples: tuple[bool, ...]
     released_rows: tuple[int, ...]
     forks: tuple[RowFork, ...] = ()
+    disk: DiskMoves = NO_DISK_MOVES
+    poisons: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -133,4 +186,8 @@ class Runner(Protocol):
     def reset(self) -> None:
         """Forget every row and every step not yet carried out (after a failed one); KV contents stay. Returns when
         nothing of an earlier plan reads or writes the KV memory any more: its blocks are given out again at once."""
+        ...
+
+    def close(self) -> None:
+        """Give up files that others may want to open. Nothing is submitted after."""
         ...

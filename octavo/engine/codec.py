@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from octavo.core.beam_search import BeamSearchParams
 from octavo.core.sampling_params import SamplingLimits, SamplingParams
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest
@@ -73,8 +74,13 @@ def decode_event(data: bytes) -> Event:
 
 
 def read_request(command: Add) -> EngineRequest:
-    """The request of a decoded ``Add``. SamplingParams holds unions that msgspec writes but does not read."""
+    """The request of a decoded ``Add``. Its params hold unions that msgspec writes but does not read."""
     fields = dict(command.request)
     params = dict(fields.pop("params"))
     limits = SamplingLimits(**params.pop("limits"))
-    return EngineRequest(params=SamplingParams(**params, limits=limits), **fields)
+    beams = fields.pop("beam_search")
+    return EngineRequest(
+        params=SamplingParams(**params, limits=limits),
+        beam_search=None if beams is None else BeamSearchParams(**beams),
+        **fields,
+    )

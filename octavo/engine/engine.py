@@ -78,7 +78,7 @@ class Engine:
         self._open[request.request_id] = sequences
         for sequence in sequences:
             self._choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
-        self._scheduler.add(sequences[0], request.cache_salt, sequences[1:])
+        self._scheduler.add(sequences[0], request.cache_salt, sequences[1:], request.num_open_tokens)
 
     def abort(self, request_id: str) -> None:
         """End every choice of a request that has not ended; unknown ids are ignored."""
@@ -113,8 +113,9 @@ class Engine:
             )
 
     def stats(self) -> EngineStats:
-        """One consistent snapshot: free + cached + active = all blocks."""
+        """One consistent snapshot: free + cached + active = all blocks; of the host pool, free + cached + swapped."""
         counters, pool, host = self._scheduler.counters, self._scheduler.kv.pool, self._scheduler.kv.host
+        disk = host.disk
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=self._scheduler.num_waiting,
@@ -124,8 +125,8 @@ class Engine:
             num_active_blocks=pool.num_blocks - pool.num_free,
             num_shared_blocks=pool.num_shared,
             num_host_blocks=host.pool.num_blocks,
-            num_host_cached_blocks=host.pool.num_cached,
-            num_swapped_blocks=host.pool.num_blocks - host.pool.num_free,
+            num_host_cached_blocks=host.num_cached,
+            num_swapped_blocks=host.num_swapped,
             block_size=self.limits.block_size,
             prefix_queries=counters.prefix_queries,
             prefix_hits=counters.prefix_hits,
@@ -134,6 +135,10 @@ class Engine:
             num_swaps=counters.num_swaps,
             swapped_out_blocks=host.num_swapped_out,
             swapped_in_blocks=host.num_swapped_in,
+            num_disk_blocks=disk.pool.num_blocks,
+            num_disk_cached_blocks=disk.pool.num_named,
+            disk_written_blocks=disk.num_written,
+            disk_read_blocks=disk.num_read,
             prompt_tokens=counters.prompt_tokens,
             generation_tokens=counters.generation_tokens,
             copy_on_write_copies=self._scheduler.kv.num_copies,
@@ -145,6 +150,18 @@ class Engine:
 
     def reset_prefix_cache(self) -> None:
         self._scheduler.reset_prefix_cache()
+
+    def close(self) -> None:
+        """End every request, take the prefix cache to disk where there is a tier for it, and give up its file."""
+        for request_id in list(self._open):
+            self.abort(request_id)
+        while self._pending:
+            self._land(self._pending.popleft())
+        plan = self._scheduler.plan_last()
+        if plan is not None:
+            self._runner.submit(plan).result()
+            logger.info("The prefix cache has been taken to disk: %d blocks were written.", len(plan.disk.writes))
+        self._runner.close()
 
     def _land(self, issued: _Issued) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import Any
 
 from octavo.core.beam_group import BeamGroup
 from octavo.core.beam_search import BeamSearch, BeamSearchParams
@@ -36,9 +37,10 @@ class Intake:
         """
         self._check_vocabulary(request)
         check_salt(request.cache_salt)
+        check_open_tokens(request)
         if request.beam_search is not None:
             return self._beams(request, request.beam_search)
-        max_tokens = self._max_tokens(request)
+        max_tokens = self._max_tokens(request, request.params.max_tokens, self._scheduler.max_tokens_per_sequence)
         self._scheduler.check(len(request.prompt_token_ids), max_tokens)
         params = request.params
         seed = self._draw_seed() if params.seed is None else params.seed
@@ -57,7 +59,7 @@ class Intake:
 
     def _beams(self, request: EngineRequest, beams: BeamSearchParams) -> list[Request]:
         """One sequence a beam. They draw nothing: the search takes the best tokens of each row."""
-        max_tokens = self._max_tokens(request)
+        max_tokens = self._max_tokens(request, beams.max_tokens, self._max_tokens_per_beam(beams.beam_width))
         self._scheduler.check_beams(len(request.prompt_token_ids), max_tokens, beams.beam_width)
         search = BeamSearch(beams, self._eos_token_ids, max_tokens)
         limits = replace(DEFAULT_LIMITS, logprobs=search.num_candidates)
@@ -80,10 +82,16 @@ class Intake:
         ]
         return BeamGroup(members, search).members
 
-    def _max_tokens(self, request: EngineRequest) -> int:
-        """The client's number as it is; a default is shortened to the room left (spec D2, D28)."""
-        room = max(1, self._scheduler.max_tokens_per_sequence - len(request.prompt_token_ids))
-        wanted = request.params.max_tokens
+    def _max_tokens_per_beam(self, beam_width: int) -> int:
+        """The longest prompt plus output that so many beams can have at once, should they come to share nothing."""
+        cache = self._scheduler.kv.config
+        num_blocks = cache.num_blocks // (cache.num_groups * beam_width)
+        return min(self._scheduler.max_tokens_per_sequence, num_blocks * cache.block_size)
+
+    def _max_tokens(self, request: EngineRequest, wanted: int | None, max_total: int) -> int:
+        """The client's number, ``wanted``, as it is; a default is shortened to the room left of the ``max_total``
+        tokens that a sequence may have (spec D2, D28)."""
+        room = max(1, max_total - len(request.prompt_token_ids))
         if wanted is None:
             return room
         return min(wanted, room) if request.clamp_max_tokens else wanted
@@ -114,6 +122,9 @@ def check_salt(salt: str | None) -> None:
     Raises:
         InvalidRequestError: it has not.
     """
+    given: Any = salt
+    if given is not None and not isinstance(given, str):
+        raise InvalidRequestError(f"cache_salt must be a text, got {given!r:.80}", "cache_salt")
     if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARACTERS:
         raise InvalidRequestError(
             f"cache_salt must have 1 to {MAX_SALT_CHARACTERS} characters, got {len(salt)}", "cache_salt"
@@ -124,6 +135,37 @@ def check_salt(salt: str | None) -> None:
         raise InvalidRequestError(
             "cache_salt holds half of a surrogate pair, which is no character; send valid Unicode text", "cache_salt"
         ) from error
+
+
+def check_open_tokens(request: EngineRequest) -> None:
+    """Tokens that are open to all are a head of the prompt, and there is a salt for the rest.
+
+    Raises:
+        InvalidRequestError: they are not, or there is none.
+    """
+    given: Any = request.num_open_tokens
+    if type(given) is not int:
+        raise InvalidRequestError(f"cache_open_tokens must be a whole number, got {given!r:.80}", "cache_open_tokens")
+    num_tokens = len(request.prompt_token_ids)
+    if not 0 <= given <= num_tokens:
+        raise InvalidRequestError(
+            f"cache_open_tokens must be 0 to {num_tokens}, the number of the prompt's tokens, got {given}",
+            "cache_open_tokens",
+        )
+    check_has_salt(given, request.cache_salt)
+
+
+def check_has_salt(open_tokens: int | str | None, salt: str | None) -> None:
+    """``open_tokens``: a number, or what it is to be found by.
+
+    Raises:
+        InvalidRequestError: some are to be open, and no salt keeps the others from being so too.
+    """
+    if open_tokens and salt is None:
+        raise InvalidRequestError(
+            "cache_open_tokens needs a cache_salt: without one all tokens are open; set it or leave both out",
+            "cache_open_tokens",
+        )
 
 
 def _without_prompt_logprobs(params: SamplingParams) -> SamplingParams:

@@ -46,6 +46,10 @@ class EngineLoop(Protocol):
 
     def reset_prefix_cache(self) -> None: ...
 
+    def close(self) -> None:
+        """End every request and leave nothing undone. Nothing is called after this."""
+        ...
+
 
 class AsyncEngine(Protocol):
     """The engine in its own process, seen from the HTTP process."""

@@ -11,8 +11,9 @@ from octavo.core.step import TokenLogprobs
 class EngineRequest:
     """A tokenized request. ``clamp_max_tokens``: shorten ``params.max_tokens`` to the room left instead of refusing
     (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``.
-    ``beam_search``: search instead of drawing; its choices are the finished sequences, best first, and come whole. Of
-    ``params`` only ``skip_special_tokens`` counts then."""
+    ``cache_salt``: share cached tokens with requests of the same salt only, but for the first ``num_open_tokens`` of
+    the prompt, which are shared with all. ``beam_search``: search instead of drawing; its choices are the finished
+    sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` counts then."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -21,6 +22,7 @@ class EngineRequest:
     clamp_max_tokens: bool = False
     priority: int = 0
     cache_salt: str | None = None
+    num_open_tokens: int = 0
     beam_search: BeamSearchParams | None = None
 
     @property
@@ -90,6 +92,10 @@ class EngineStats:
     num_swaps: int = 0
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
+    num_disk_blocks: int = 0
+    num_disk_cached_blocks: int = 0
+    disk_written_blocks: int = 0
+    disk_read_blocks: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     copy_on_write_copies: int = 0

@@ -84,6 +84,7 @@ def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoRet
         outputs.send(encode(News(EngineOutputs(stats=engine.stats()), [])))  # what is shown before the first request
         outputs.send(encode(Ready(engine.limits)))
         EngineProcessLoop(engine, commands, outputs, args.log_stats).run()
+        engine.close()
     except SystemExit:
         raise
     except BaseException:

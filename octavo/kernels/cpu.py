@@ -139,12 +139,11 @@ class CpuOps:
         return self._gather_rows(_fp32(x), rows, 1.0)
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
-        sources, targets = (
-            (torch.tensor(ids, dtype=torch.int64) for ids in zip(*pairs, strict=True)) if pairs else ((), ())
-        )
-        for layer in layers if pairs else ():
-            for tensor in layer.tensors:
-                tensor[targets] = tensor[sources]
+        # By numpy: torch would hand each of these small copies to its threads, which takes far longer than the copy.
+        blocks = [tensor.numpy() for layer in layers for tensor in layer.tensors]
+        for source, target in pairs:
+            for held in blocks:
+                held[target] = held[source]
 
     def _gather_rows(self, table: Tensor, indices: Tensor, scale: float) -> Tensor:
         indices = indices.to(torch.int64).contiguous()

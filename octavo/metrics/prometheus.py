@@ -6,7 +6,7 @@ request ended, what a block is used for, why one was refused.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -130,23 +130,50 @@ class _SnapshotCollector(Collector):
         yield from self._own(stats)
 
     def _own(self, stats: EngineStats) -> Iterator[Metric]:
-        blocks = GaugeMetricFamily("octavo:kv_blocks", "KV blocks by state.", labels=["model_name", "state"])
         by_state = {
             "free": stats.num_free_blocks,
             "cached": stats.num_cached_blocks,
             "active": stats.num_active_blocks,
             "shared": stats.num_shared_blocks,
         }
-        for state, count in by_state.items():
-            blocks.add_metric([self._model_name, state], count)
-        yield blocks
+        yield self._by_state("octavo:kv_blocks", "KV blocks by state.", by_state)
         allocatable = stats.num_free_blocks + stats.num_cached_blocks
         yield self._gauge("octavo:kv_blocks_total", "KV blocks in the pool.", stats.num_blocks)
         yield self._gauge("octavo:kv_blocks_allocatable", "KV blocks that a request could get now.", allocatable)
         yield self._counter("octavo:copy_on_write_copies", "Blocks copied for writing.", stats.copy_on_write_copies)
-        yield self._counter("octavo:preempted_tokens", "Computed tokens lost.", stats.num_preempted_tokens)
+        yield from self._preemption(stats)
+        yield from self._disk(stats)
         yield self._counter("octavo:steps", "Steps of the engine.", stats.num_steps)
         yield self._labelled("octavo:requests_rejected", "Refused requests.", "reason", self._metrics.rejected)
+
+    def _preemption(self, stats: EngineStats) -> Iterator[Metric]:
+        """Who had to give way, and the host pool, where blocks go then."""
+        by_mode = Counter(swap=stats.num_swaps, recompute=stats.num_preemptions - stats.num_swaps)
+        yield self._labelled("octavo:preemptions", "Preemptions by what became of the blocks.", "mode", by_mode)
+        yield self._counter("octavo:preempted_tokens", "Computed tokens lost.", stats.num_preempted_tokens)
+        yield self._counter("octavo:swap_out_blocks", "KV blocks copied to the host pool.", stats.swapped_out_blocks)
+        yield self._counter("octavo:swap_in_blocks", "KV blocks copied back.", stats.swapped_in_blocks)
+        yield self._gauge("octavo:swapped_blocks", "Blocks of sequences swapped out.", stats.num_swapped_blocks)
+        by_state = {
+            "free": stats.num_host_blocks - stats.num_host_cached_blocks - stats.num_swapped_blocks,
+            "cached": stats.num_host_cached_blocks,
+            "swapped": stats.num_swapped_blocks,
+        }
+        yield self._by_state("octavo:host_blocks", "Blocks of the host pool by state.", by_state)
+
+    def _disk(self, stats: EngineStats) -> Iterator[Metric]:
+        """The disk tier of the prefix cache."""
+        num_cached = stats.num_disk_cached_blocks
+        by_state = {"free": stats.num_disk_blocks - num_cached, "cached": num_cached}
+        yield self._by_state("octavo:disk_blocks", "Blocks of the disk tier by state.", by_state)
+        yield self._counter("octavo:disk_write_blocks", "KV blocks written to disk.", stats.disk_written_blocks)
+        yield self._counter("octavo:disk_read_blocks", "KV blocks read from disk.", stats.disk_read_blocks)
+
+    def _by_state(self, name: str, documentation: str, counts: Mapping[str, int]) -> Metric:
+        family = GaugeMetricFamily(name, documentation, labels=["model_name", "state"])
+        for state, count in counts.items():
+            family.add_metric([self._model_name, state], count)
+        return family
 
     def _gauge(self, name: str, documentation: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, documentation, labels=["model_name"])

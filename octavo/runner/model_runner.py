@@ -11,6 +11,7 @@ import torch
 from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
 from octavo.kernels.interface import BatchLayout, KVLayer, Ops
 from octavo.models.interface import Model, ModelInputs
+from octavo.runner.disk_tier import DiskStore
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.sampler import Sampler, Samples
 from octavo.runner.swapping import copy_between
@@ -26,12 +27,13 @@ BadWordEncoder = Callable[[Sequence[str]], tuple[tuple[int, ...], ...]]
 class KVMemory:
     """The pool's tensors. A block holds one ``KVLayer`` entry in each of ``slots``; layer i of the model uses slot
     ``places[i][1]`` of the blocks of group ``places[i][0]``. ``host_slots``: the same of the host pool, if there is
-    one."""
+    one; ``disk``: what the disk tier keeps, if there is one."""
 
     slots: Sequence[KVLayer]
     host_slots: Sequence[KVLayer]
     places: Sequence[tuple[int, int]]
     num_groups: int
+    disk: DiskStore | None = None
 
     def layers(self, layouts: Sequence[BatchLayout]) -> list[tuple[KVLayer, BatchLayout]]:
         """For each layer of the model, its memory and the layout of its group."""
@@ -64,26 +66,46 @@ class ModelRunner:
         """Forget every row; KV contents stay."""
         self._batch.clear()
 
+    def close(self) -> None:
+        """Let others open the file of the disk tier."""
+        if self._kv.disk is not None:
+            self._kv.disk.close()
+
     @torch.inference_mode()
     def _execute(self, plan: StepPlan) -> StepResult:
-        if plan.swap_outs:
-            copy_between(self._kv.slots, self._kv.host_slots, plan.swap_outs)
-        if plan.swap_ins:
-            copy_between(self._kv.host_slots, self._kv.slots, plan.swap_ins)
-        if plan.copies:
-            self._ops.copy_blocks(self._kv.slots, plan.copies)
+        self._move_blocks(plan)
         for new in plan.new_rows:
             self._add_row(new)
         self._batch.write_tables(plan.table_writes)
+        result = self._compute(plan) if plan.row_ids else StepResult(plan.step_id, ())
+        self._batch.release(plan.released_rows)
+        return result
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        """In this order: whatever reads a block does so before it is overwritten."""
+        disk = self._kv.disk if plan.disk else None
+        if disk is not None:
+            disk.write(plan.disk)
+        if plan.swap_outs:
+            copy_between(self._kv.slots, self._kv.host_slots, plan.swap_outs)
+        if plan.poisons:
+            for layer in self._kv.slots:
+                layer.poison(list(plan.poisons))
+        if plan.swap_ins:
+            copy_between(self._kv.host_slots, self._kv.slots, plan.swap_ins)
+        if disk is not None:
+            disk.read(plan.disk)
+        if plan.copies:
+            self._ops.copy_blocks(self._kv.slots, plan.copies)
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         heads = _HeadRows(plan, self._batch)
         inputs = ModelInputs(
             token_ids=self._batch.token_ids(plan),
             kv=self._kv.layers(self._batch.layouts(plan)),
             head_rows=torch.tensor(heads.rows, dtype=torch.int64),
         )
-        result = self._read_heads(plan, heads, self._model.forward(inputs))
-        self._batch.release(plan.released_rows)
-        return result
+        return self._read_heads(plan, heads, self._model.forward(inputs))
 
     def _add_row(self, new: NewRow) -> None:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()

@@ -12,7 +12,9 @@ from fastapi import APIRouter, Request, Response
 from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.messages import OutputDelta
+from octavo.loading.system_prefix import num_system_tokens
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
+from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.generation import Choice, Generation, collect, run
@@ -54,6 +56,7 @@ async def create_chat_completion(request: Request) -> Response:
     check_model(state, fields.model)
     _refuse(fields)
     params = _params(state, fields)
+    beam_search = beam_search_params(fields, params)
     prompt = await encode_messages(state, fields.messages or [], template_options(fields))
     if fields.truncate_prompt_tokens is not None:
         prompt = Prompt(prompt.token_ids[-fields.truncate_prompt_tokens :])
@@ -64,6 +67,8 @@ async def create_chat_completion(request: Request) -> Response:
         _max_tokens(fields) is None,
         priority=fields.priority or 0,
         cache_salt=fields.cache_salt,
+        num_open_tokens=await _num_open_tokens(state, fields, prompt),
+        beam_search=beam_search,
     )
     answer = ChatAnswer(state, fields, generation)
     if fields.stream:
@@ -90,6 +95,14 @@ def _max_tokens(fields: ChatRequest) -> int | None:
     if fields.max_completion_tokens is not None:
         return fields.max_completion_tokens
     return fields.max_tokens
+
+
+async def _num_open_tokens(state: ServerState, fields: ChatRequest, prompt: Prompt) -> int:
+    """The number itself, or "system" counted."""
+    asked, messages = fields.cache_open_tokens, fields.messages or []
+    if asked != "system":
+        return asked or 0
+    return await in_text_thread(state, lambda: num_system_tokens(state.tokenizer, messages, prompt.token_ids))
 
 
 def _params(state: ServerState, fields: ChatRequest) -> SamplingParams:

@@ -13,6 +13,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
+from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.generation import Choice, Generation, collect, run
@@ -32,6 +33,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     logprobs: Int64 | None = None
     suffix: str | None = None
     best_of: Int64 | None = None
+    cache_open_tokens: Int64 | None = None
     add_special_tokens: bool | None = None
 
 
@@ -43,6 +45,7 @@ async def create_completion(request: Request) -> Response:
     fields = await read_request_body(request, CompletionRequest, state.settings.limits)
     check_model(state, fields.model)
     params = _params(state, fields)
+    beam_search = beam_search_params(fields, params)
     prompts = await encode_prompts(
         state,
         fields.prompt,
@@ -52,7 +55,13 @@ async def create_completion(request: Request) -> Response:
     if fields.echo:
         prompts = await _with_texts(state, prompts, params)
     generation = Generation(
-        prompts, params, fields.max_tokens is None, priority=fields.priority or 0, cache_salt=fields.cache_salt
+        prompts,
+        params,
+        fields.max_tokens is None,
+        priority=fields.priority or 0,
+        cache_salt=fields.cache_salt,
+        num_open_tokens=fields.cache_open_tokens or 0,
+        beam_search=beam_search,
     )
     answer = CompletionAnswer(state, fields, generation)
     if fields.stream:

@@ -41,6 +41,9 @@ SILENCE_SECONDS = 4.0
 
 PATIENCE_SECONDS = 2.0
 
+_CLIENT_NAMES = {"beam_width": "n"}
+"""Fields of the engine that have another name over HTTP."""
+
 OutputsListener = Callable[[EngineOutputs, list[int]], None]
 
 
@@ -50,7 +53,7 @@ class RequestStream:
     def __init__(self, request: EngineRequest) -> None:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.started = False
-        self._unfinished = request.params.n
+        self._unfinished = request.num_choices
         self._pending: dict[int, OutputDelta] = {}
         self._error: Exception | None = None
         self._wake = asyncio.Event()
@@ -63,7 +66,8 @@ class RequestStream:
     def put(self, delta: OutputDelta) -> None:
         self.started = True
         if delta.invalid_param is not None:
-            self.fail(RefusedByEngineError(delta.error or "The request cannot be served.", delta.invalid_param or None))
+            param = _CLIENT_NAMES.get(delta.invalid_param, delta.invalid_param) or None
+            self.fail(RefusedByEngineError(delta.error or "The request cannot be served.", param))
             return
         if delta.finish_reason is not None:
             self._unfinished -= 1
@@ -208,6 +212,14 @@ class AsyncEngineClient:
                 await self._heard.wait_for(lambda: time.monotonic() - self._last_heard < SILENCE_SECONDS)
                 return self.is_alive
         return False
+
+    def ask_to_end(self) -> bool:
+        """Let the process finish what it has to and end by itself, which sets ``dead``; false if it is not there, or
+        not far enough to obey."""
+        if not self.is_alive or not self._ready.done():
+            return False
+        self._send(Shutdown())
+        return True
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Stop the process (killed after ``timeout`` seconds), close the sockets, leave no file. May be repeated."""

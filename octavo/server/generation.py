@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.core.beam_search import BeamSearchParams
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import EngineRequest, OutputDelta
@@ -21,13 +22,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Generation:
-    """What is to be generated, and the counts of it so far. Choice ``index`` of prompt ``i`` is ``i * n + index``."""
+    """What is to be generated, and the counts of it so far. Choice ``index`` of prompt ``i`` is ``i * n + index``.
+
+    ``beam_search``: as wide as ``params.n``."""
 
     prompts: Sequence[Prompt]
     params: SamplingParams
     clamp_max_tokens: bool
     priority: int = 0
     cache_salt: str | None = None
+    num_open_tokens: int = 0
+    beam_search: BeamSearchParams | None = None
     num_completion_tokens: int = 0
     cached_tokens: dict[int, int] = field(default_factory=dict)
 
@@ -79,6 +84,8 @@ async def _run_one(
         clamp_max_tokens=generation.clamp_max_tokens,
         priority=generation.priority,
         cache_salt=generation.cache_salt,
+        num_open_tokens=generation.num_open_tokens,
+        beam_search=generation.beam_search,
     )
     if state.settings.enable_log_requests:
         num_tokens = len(request.prompt_token_ids)

@@ -1,12 +1,13 @@
 """The sampling fields that both families of endpoints take, and what they become."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
+from octavo.engine.intake import check_has_salt
 from octavo.server.limits import ServerLimits
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -47,9 +48,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: Int64 | None = None
     priority: Int64 | None = None
     cache_salt: str | None = None
+    cache_open_tokens: Int64 | Literal["system"] | None = None
     return_token_ids: bool | None = None
     echo: bool | None = None
     length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     use_beam_search: bool | None = None
     structured_outputs: Any = None
     guided_json: Any = None
@@ -80,10 +83,10 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
     for name in _GUIDED:
         if getattr(fields, name) is not None:
             raise InvalidRequestError(f"{name} is not supported yet.", name)
-    if fields.use_beam_search:
-        raise InvalidRequestError("use_beam_search is not supported yet.", "use_beam_search")
-    if fields.length_penalty not in (None, 1.0):
-        raise InvalidRequestError("length_penalty has a meaning with use_beam_search only.", "length_penalty")
+    if not fields.use_beam_search:
+        for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
+            if getattr(fields, name) not in (None, neutral):
+                raise InvalidRequestError(f"{name} has a meaning with use_beam_search only.", name)
     if fields.stream_options is not None and not fields.stream:
         raise InvalidRequestError("stream_options may be set only when stream is true.", "stream_options")
     if fields.prompt_logprobs is not None and fields.stream:
@@ -94,6 +97,12 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
     if salt is not None and not 1 <= len(salt) <= limits.cache_salt_characters:
         raise InvalidRequestError(
             f"cache_salt must have 1 to {limits.cache_salt_characters} characters, got {len(salt)}.", "cache_salt"
+        )
+    check_has_salt(fields.cache_open_tokens, salt)
+    if fields.cache_open_tokens and fields.truncate_prompt_tokens is not None:
+        raise InvalidRequestError(
+            "cache_open_tokens counts from the prompt's beginning, which truncate_prompt_tokens cuts off; send one.",
+            "cache_open_tokens",
         )
 
 

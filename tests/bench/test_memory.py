@@ -1,10 +1,16 @@
 """The comparison of memory: invariants of its figures, and hand-made cases."""
 
+import json
 import random
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from octavo.bench.memory import ContiguousReserve, Memory, Paged, Sample, System, measure
+from octavo.bench.contiguous_reserve import ContiguousReserve, reserve_maximum
+from octavo.bench.memory import memory_command
+from octavo.bench.memory_system import Memory, System, measure
+from octavo.bench.paged import Paged
 from octavo.bench.traces import Lengths, draw_lengths
 
 MEMORY = Memory(num_blocks=600, max_num_batched_tokens=512)
@@ -16,7 +22,8 @@ def lengths() -> list[Lengths]:
 
 
 def both(memory: Memory, lengths: list[Lengths]) -> tuple[System, System]:
-    return Paged(memory, lengths, random.Random(0)), ContiguousReserve(memory, lengths)
+    longest = max(request.total for request in lengths)
+    return Paged(memory, lengths, random.Random(0)), ContiguousReserve(memory, lengths, reserve_maximum(longest))
 
 
 def test_paged_memory_is_fuller_and_sooner_done(lengths: list[Lengths]) -> None:
@@ -52,19 +59,8 @@ def test_no_figure_where_no_request_waits() -> None:
     assert figures.num_steps == 5
 
 
-def test_reserve_by_hand() -> None:
-    """16 slots, pieces of 6: two at once. A prompt of 4 that draws 2 tokens writes 5."""
-    memory = Memory(num_blocks=1, max_num_batched_tokens=6)
-    system = ContiguousReserve(memory, [Lengths(4, 2), Lengths(4, 2), Lengths(1, 1)])
-    assert list(system.run()) == [
-        Sample(filled_slots=6, held_slots=12, resident=2, waiting=1, blocked=True),  # 4 and 2 written
-        Sample(filled_slots=9, held_slots=12, resident=2, waiting=1, blocked=True),  # 5 and 4: the first one ends
-        Sample(filled_slots=6, held_slots=12, resident=2, waiting=0, blocked=False),  # 5 and 1
-    ]
-
-
 def test_shared_slots_count_once() -> None:
-    """The second prompt starts with the first one's: its shared blocks hold their tokens once."""
+    """Two equal prompts of three full blocks: these hold their tokens once."""
 
     class Same(random.Random):
         def random(self) -> float:
@@ -73,4 +69,46 @@ def test_shared_slots_count_once() -> None:
     memory = Memory(num_blocks=64, max_num_batched_tokens=256)
     system = Paged(memory, [Lengths(48, 40), Lengths(48, 40)], Same())
     fullest = max(sample.filled_slots for sample in system.run())
-    assert fullest <= 87 // 16 * 16 + 2 * 15  # 87 tokens are written of each: full blocks once, two tails
+    assert fullest <= 48 + 2 * 39  # 40 tokens are drawn after each, of which the last is not written
+
+
+@pytest.fixture
+def sharegpt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up lengths instead of the fetched ones: half of them short."""
+    source = random.Random(0)
+    lengths = [Lengths(source.randint(4, 64), source.randint(4, 112)) for _ in range(60)]
+    lengths += [Lengths(source.randint(65, 300), source.randint(113, 400)) for _ in range(60)]
+    monkeypatch.setattr("octavo.bench.sharegpt.sharegpt_lengths", lambda: lengths)
+
+
+def test_command(sharegpt: None, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    arguments = ["--lengths", "sharegpt", "--num-requests", "60", "--num-blocks", "200", "--json", str(file)]
+    result = CliRunner().invoke(memory_command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    figures = json.loads(file.read_text())["figures"]
+    assert list(figures) == ["memory_sharegpt"]
+    rows = {row["what"]: row for row in figures["memory_sharegpt"]}
+    filled = [row["filled_percent"] for row in rows.values() if "filled_percent" in row]
+    assert filled == sorted(filled), "each way is better than the one before"
+    assert filled[-1] > 90
+    saved = [row["saved_percent"] for what, row in rows.items() if what.startswith("parallel sampling")]
+    assert saved == [*sorted(saved[:3]), *sorted(saved[3:])], "the more choices, the more is shared"
+    assert (
+        0 < rows["shared prefix of 80 tokens"]["saved_percent"] < rows["shared prefix of 341 tokens"]["saved_percent"]
+    )
+    for row in rows.values():
+        assert row["what"] in result.output
+    assert [row["paper_filled_percent"] for row in figures["memory_sharegpt"][:5]] == [20.4, 26.8, 38.2, None, 96.3]
+
+
+def test_command_for_azure_alone(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    arguments = ["--lengths", "azure", "--num-requests", "5", "--num-blocks", "400", "--json", str(file)]
+    result = CliRunner().invoke(memory_command, arguments, catch_exceptions=False)
+    assert "Azure" in result.output
+    assert "ShareGPT" not in result.output
+    assert [row["system"] for row in json.loads(file.read_text())["figures"]["memory"]] == [
+        "Octavo",
+        "reserve to the maximum",
+    ]

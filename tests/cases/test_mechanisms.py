@@ -21,6 +21,7 @@ from tests.support.parity import random_ids
 LARGE = {"block_size": 4, "num_blocks": 600, "max_num_seqs": 64, "max_model_len": 256}
 SMALL = {**LARGE, "num_blocks": 60, "max_model_len": 200}
 NO_CACHE = {"enable_prefix_caching": False}
+SWAP = {"preemption_mode": "swap", "swap_space": 0.01}
 
 
 def mixed_jobs() -> list[Job]:
@@ -79,6 +80,10 @@ def hit(stats: EngineStats) -> bool:
     return stats.prefix_hits > 0
 
 
+def swapped(stats: EngineStats) -> bool:
+    return stats.num_swaps > 0 and stats.swapped_in_blocks > 0 and stats.num_swapped_blocks == 0
+
+
 WAYS: dict[str, Way] = {
     "together": (LARGE | NO_CACHE, together, any_stats),
     "at random steps": (LARGE | NO_CACHE, at_random_steps, any_stats),
@@ -90,6 +95,8 @@ WAYS: dict[str, Way] = {
     "blocks of 16": (LARGE | {"block_size": 16}, twice, hit),
     "blocks of 1": (LARGE | {"block_size": 1}, twice, hit),
     "preempted": (SMALL | NO_CACHE, together, preempted),
+    "swapped": (SMALL | NO_CACHE | SWAP, together, swapped),
+    "swapped, host tier": (SMALL | SWAP | {"num_blocks": 52, "prefix_cache_on_host": True}, twice, swapped),
     "preempted, cached, small chunks": (
         SMALL | {"max_num_seqs": 24, "max_num_batched_tokens": 24},
         at_random_steps,

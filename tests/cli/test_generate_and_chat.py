@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from click.testing import CliRunner, Result
@@ -39,9 +39,16 @@ class FakeLLM:
         self.asked: list[tuple[str, SamplingParams]] = []
         self.clamped: list[bool] = []
         self.closed_early = 0
+        self.is_closed = False
         FakeLLM.last = self
 
     last: "FakeLLM"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closed = True
 
     def get_tokenizer(self) -> FakeTokenizer:
         return self.tokenizer
@@ -87,6 +94,7 @@ def test_generate_prints_the_text_and_a_newline(run: Run) -> None:
     assert (prompt, params.max_tokens, params.seed) == ("The capital of France is", 4, 3)
     assert FakeLLM.last.clamped == [False], "a client's own number is never shortened"
     assert FakeLLM.last.engine_args["model"] == "a.gguf"
+    assert FakeLLM.last.is_closed, "what it has cached may be wanted on disk"
 
 
 @pytest.mark.parametrize("arguments", [[], ["-"]])

@@ -42,6 +42,13 @@ def test_gemma3_has_a_global_group_and_five_with_a_window(gemma3_path: Path) -> 
     assert told["blocks that fit"] == "96 (256 tokens) in 9.0 MiB"
 
 
+def test_a_kv_cache_in_8_bits_costs_a_quarter_and_the_scales(smollm2_path: Path) -> None:
+    told = inspect(smollm2_path, "--kv-cache-memory-bytes", "720KiB", "--kv-cache-dtype", "int8")
+    # 30 layers x (key + value) x 3 KV heads x (64 + 4 for the scale).
+    assert told["KV a token"] == "12,240 bytes (int8, all layers)"
+    assert told["blocks that fit"] == "3 (48 tokens) in 720.0 KiB"
+
+
 def test_a_model_larger_than_the_memory_has_no_room(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(octavo.runner.memory, "free_memory_bytes", lambda: 2**20)
     assert inspect(smollm2_path)["blocks that fit"].startswith("0 (0 tokens)")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def probe(engine_args: EngineArgs, params: SamplingParams, name: tuple[str, ...]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Runs ``probe`` with flags, variables and the text of a YAML file."""
+    for name in [name for name in os.environ if name.startswith("OCTAVO_")]:
+        monkeypatch.delenv(name)  # settings of the test run itself
     group = LazyGroup(lazy={"probe": LazyCommand("tests.cli.test_settings:probe", "")})
     monkeypatch.setattr(group, "get_command", lambda _ctx, _name: probe)
 
@@ -87,6 +90,13 @@ def test_switches(run: Run) -> None:
     assert values(run(env={"OCTAVO_ENABLE_PREFIX_CACHING": "0"}))["enable_prefix_caching"] is False
     assert values(run(config="enable-prefix-caching: false"))["enable_prefix_caching"] is False
     assert values(run("--enable-prefix-caching", config="enable-prefix-caching: no"))["enable_prefix_caching"] is True
+
+
+def test_swapping(run: Run) -> None:
+    given = values(run("--swap-space", "0.5", "--prefix-cache-on-host", config="preemption-mode: swap"))
+    assert (given["swap_space"], given["preemption_mode"], given["prefix_cache_on_host"]) == (0.5, "swap", True)
+    given = values(run("--no-prefix-cache-on-host", env={"OCTAVO_PREFIX_CACHE_ON_HOST": "1", "OCTAVO_SWAP_SPACE": "0"}))
+    assert (given["swap_space"], given["preemption_mode"], given["prefix_cache_on_host"]) == (0, "auto", False)
 
 
 def test_either_name_of_the_memory_share(run: Run) -> None:
@@ -158,6 +168,9 @@ def test_decision_d30_parallel_sizes_above_one_are_refused(run: Run, flag: str) 
         (["--kv-cache-memory-bytes", "2XB"], 2, "is not a size"),
         (["--gpu-memory-utilization", "1.5"], 2, "is not in the range"),
         (["--no-such-flag"], 2, "No such option"),
+        (["--swap-space", "-1"], 2, "is not in the range"),
+        (["--swap-space", "1e9"], 1, "swap_space must be a number of GiB, 0 or more, got 1000000000.0"),
+        (["--preemption-mode", "never"], 2, "'never' is not one of 'recompute', 'swap', 'auto'"),
         (["--temperature", "-1"], 1, "temperature must be in [0, 100], got -1"),
         (["--max-tokens", "0"], 2, "is not a number of tokens"),
     ],

@@ -47,6 +47,9 @@ def make_ops(backend: str) -> Ops:
     return ops
 
 
+KV_DTYPES = {"fp32": torch.float32, "int8": torch.int8}
+
+
 def random_rows(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -77,6 +80,23 @@ class LogicalSequence:
     def positions(self) -> range:
         return range(self.context_len - self.num_queries, self.context_len)
 
+    def as_held(self, dtype: torch.dtype) -> "LogicalSequence":
+        """The sequence as memory of ``dtype`` holds it."""
+        if dtype == torch.float32:
+            return self
+        keys, values = ((scale[..., None].double() * held) for held, scale in map(quantized, (self.keys, self.values)))
+        return LogicalSequence(keys, values, self.num_queries)
+
+
+def quantized(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Heads fp32 [..., D] as the contract wants them in 8 bits: int8 [..., D] and scales fp32 [...]."""
+    x = heads.numpy()
+    greatest = np.abs(x).max(axis=-1, keepdims=True)
+    scale = np.where(np.isfinite(greatest), greatest / np.float32(127), np.float32(np.nan))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        steps = np.where(scale > 0, np.clip(np.rint(x / scale), -127, 127), 0)
+    return torch.from_numpy(steps.astype(np.int8)), torch.from_numpy(scale[..., 0])
+
 
 def logical_sequence(spec: AttentionSpec, context_len: int, num_queries: int, seed: int) -> LogicalSequence:
     shape = (context_len, spec.num_kv_heads, spec.head_dim)
@@ -89,10 +109,32 @@ class Paged:
     batch: BatchLayout
 
 
+def poisoned_kv(num_blocks: int, block_size: int, spec: AttentionSpec, dtype: torch.dtype) -> KVLayer:
+    """Memory whose every slot is NaN; numbers of 8 bits are such as no token has."""
+    kv = allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, dtype)
+    kv.poison(slice(None))
+    if dtype == torch.int8:
+        kv.keys.fill_(-128)
+        kv.values.fill_(-128)
+    return kv
+
+
+def _hold(kv: KVLayer, block: int, keys: Tensor, values: Tensor) -> None:
+    """Put keys and values fp32 [T, G, D] into the first slots of a block."""
+    count = len(keys)
+    if kv.key_scales is not None and kv.value_scales is not None:
+        (keys, key_scales), (values, value_scales) = quantized(keys), quantized(values)
+        kv.key_scales[block, :, :count] = key_scales.T
+        kv.value_scales[block, :, :count] = value_scales.T
+    kv.keys[block, :, :, :count] = keys.permute(1, 2, 0)
+    kv.values[block, :, :count] = values.transpose(0, 1)
+
+
 def place(
     sequences: Sequence[LogicalSequence],
     spec: AttentionSpec,
     block_size: int,
+    dtype: torch.dtype = torch.float32,
     *,
     seed: int = 0,
     shared_blocks: int = 0,
@@ -101,9 +143,7 @@ def place(
     of a sequence's first query have left its table; the first ``shared_blocks`` blocks are those of sequence 0."""
     counts = [-(-s.context_len // block_size) for s in sequences]
     num_blocks = sum(counts) + 3
-    kv = allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, torch.float32)
-    kv.keys.fill_(torch.nan)
-    kv.values.fill_(torch.nan)
+    kv = poisoned_kv(num_blocks, block_size, spec, dtype)
     free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
     tables = torch.full((len(sequences), max(counts) + 1), -1, dtype=torch.int32)
     slots: list[int] = []
@@ -115,8 +155,7 @@ def place(
                 continue
             block = int(tables[0, index]) if i > 0 and index < shared_blocks else free.pop()
             tables[i, index] = block
-            kv.keys[block, :, :, : end - begin] = sequence.keys[begin:end].permute(1, 2, 0)
-            kv.values[block, :, : end - begin] = sequence.values[begin:end].transpose(0, 1)
+            _hold(kv, block, sequence.keys[begin:end], sequence.values[begin:end])
         slots += [int(tables[i, p // block_size]) * block_size + p % block_size for p in sequence.positions]
     starts = np.cumsum([0, *(s.num_queries for s in sequences)])
     batch = BatchLayout(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from octavo.kernels.cpu import CpuOps
-from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, Ops, allocate_kv
+from octavo.kernels.interface import AttentionSpec, BatchLayout, Ops
 from octavo.kernels.reference import ReferenceOps
-from tests.kernels.cases import LogicalSequence, logical_sequence, place, random_rows, rope_table
+from tests.kernels.cases import LogicalSequence, logical_sequence, place, poisoned_kv, random_rows, rope_table
 
 NUM_ROWS = [2, 3, 5, 8, 33, 129]
 WIDTH = 84  # no multiple of 16, so tails are at stake
@@ -58,14 +58,12 @@ def test_wide_linears_are_blocked_without_changing_bits(cpu_ops: Ops, num_rows: 
 class Prompt:
     """Queries, keys and values of a prompt, to be computed in chunks of any size."""
 
-    def __init__(self, spec: AttentionSpec, length: int, block_size: int, seed: int) -> None:
+    def __init__(self, spec: AttentionSpec, length: int, block_size: int, dtype: torch.dtype, seed: int) -> None:
         self.spec, self.block_size = spec, block_size
         self.qkv = random_rows(length, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim)
         self.rope = rope_table(length, spec.head_dim)
         count = -(-length // block_size)
-        self.kv: KVLayer = allocate_kv(2 * count, block_size, spec.num_kv_heads, spec.head_dim, torch.float32)
-        self.kv.keys.fill_(torch.nan)
-        self.kv.values.fill_(torch.nan)
+        self.kv = poisoned_kv(2 * count, block_size, spec, dtype)
         self.table = torch.randperm(2 * count, generator=torch.Generator().manual_seed(seed))[:count].int()
 
     def layout(self, begin: int, end: int) -> BatchLayout:
@@ -89,36 +87,43 @@ class Prompt:
 
 
 @pytest.mark.parametrize("window", [None, 11])
-@pytest.mark.parametrize("head_dim", [16, 72])
-def test_chunks_blocks_and_placement_change_no_bits(ops: Ops, window: int | None, head_dim: int) -> None:
-    spec = AttentionSpec(6, 2, head_dim, scale=0.2, window=window, soft_cap=20.0)
+@pytest.mark.parametrize(("num_heads", "head_dim"), [(6, 16), (6, 72), (2, 16)])
+def test_chunks_blocks_and_placement_change_no_bits(
+    ops: Ops, kv_dtype: torch.dtype, window: int | None, num_heads: int, head_dim: int
+) -> None:
+    spec = AttentionSpec(num_heads, 2, head_dim, scale=0.2, window=window, soft_cap=20.0)
     length = 37
-    whole = Prompt(spec, length, block_size=16, seed=0).compute(ops, [])
+    whole = Prompt(spec, length, 16, kv_dtype, seed=0).compute(ops, [])
     cuts = [[1], [16, 32], [7, 8, 9, 30], list(range(1, length))]
     ways = [(size, cut) for size in (4, 16, 24, 32) for cut in cuts]
     if isinstance(ops, ReferenceOps):  # each size and each cut once: it is slow
         ways = list(zip((4, 16, 24, 32), cuts, strict=True))
     for seed, (block_size, cut) in enumerate(ways):
-        assert torch.equal(Prompt(spec, length, block_size, seed).compute(ops, cut), whole)
+        assert torch.equal(Prompt(spec, length, block_size, kv_dtype, seed).compute(ops, cut), whole)
 
 
-def test_attention_of_a_sequence_does_not_depend_on_the_batch(ops: Ops) -> None:
+def test_attention_of_a_sequence_does_not_depend_on_the_batch(ops: Ops, kv_dtype: torch.dtype) -> None:
     spec = AttentionSpec(6, 2, 64, scale=0.125)
     sequences = [
         logical_sequence(spec, context, queries, seed=i)
         for i, (context, queries) in enumerate([(60, 33), (200, 1), (7, 7), (130, 5), (64, 1)])
     ]
-    together = attend(ops, sequences, spec, block_size=16)
+    together = attend(ops, sequences, spec, 16, kv_dtype)
     for number, sequence in enumerate(sequences):
         begin = sum(s.num_queries for s in sequences[:number])
-        alone = attend(ops, [sequence], spec, block_size=4, first_row=begin)
+        alone = attend(ops, [sequence], spec, 4, kv_dtype, first_row=begin)
         assert torch.equal(alone, together[begin : begin + sequence.num_queries])
 
 
 def attend(
-    ops: Ops, sequences: list[LogicalSequence], spec: AttentionSpec, block_size: int, first_row: int = 0
+    ops: Ops,
+    sequences: list[LogicalSequence],
+    spec: AttentionSpec,
+    block_size: int,
+    dtype: torch.dtype,
+    first_row: int = 0,
 ) -> Tensor:
-    paged = place(sequences, spec, block_size, seed=block_size)
+    paged = place(sequences, spec, block_size, dtype, seed=block_size)
     q = random_rows(200, spec.num_heads * spec.head_dim, seed=5)[first_row : first_row + paged.batch.num_rows]
     return ops.attention(q, paged.kv, paged.batch, spec)
 
@@ -132,7 +137,9 @@ def threads_of(cpu_ops: Ops) -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("num_rows", [1, 6, 80])
-def test_the_number_of_threads_changes_no_bits(cpu_ops: Ops, threads_of: Callable[[int], None], num_rows: int) -> None:
+def test_the_number_of_threads_changes_no_bits(
+    cpu_ops: Ops, kv_dtype: torch.dtype, threads_of: Callable[[int], None], num_rows: int
+) -> None:
     spec = AttentionSpec(8, 2, 40, scale=0.2)
     linear = cpu_ops.make_linear(random_rows(16 * 40 + 3, 480))
     x = random_rows(num_rows, 480, seed=1)
@@ -140,12 +147,12 @@ def test_the_number_of_threads_changes_no_bits(cpu_ops: Ops, threads_of: Callabl
 
     def everything() -> list[Tensor]:
         normed = cpu_ops.norm_heads(x.clone(), x[0, :40], x[0, 40:80], 1e-6, spec)
-        paged = place([logical_sequence(spec, num_rows, num_rows, seed=0)], spec, 16)
+        paged = place([logical_sequence(spec, num_rows, num_rows, seed=0)], spec, 16, kv_dtype)
         q = cpu_ops.rotate_and_write_kv(normed, rope_table(num_rows, 40), paged.kv, paged.batch, spec)
         return [
             q,
             cpu_ops.attention(q, paged.kv, paged.batch, spec),
-            attend(cpu_ops, sequences, spec, block_size=16),
+            attend(cpu_ops, sequences, spec, 16, kv_dtype),
             cpu_ops.linear(x, linear),
             cpu_ops.gate(x, "silu"),
             cpu_ops.norm(x, x[0], 1e-6),

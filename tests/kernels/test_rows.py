@@ -144,14 +144,13 @@ def test_writes_outside_the_memory_are_refused_by_the_native_kernels(cpu_ops: Op
         )
 
 
-def test_copy_blocks(ops: Ops) -> None:
+def test_copy_blocks(ops: Ops, kv_dtype: torch.dtype) -> None:
     spec = AttentionSpec(num_heads=2, num_kv_heads=2, head_dim=16, scale=1.0)
-    layers = [place([logical_sequence(spec, 40, 1, seed=s)], spec, 4).kv for s in (0, 1)]
-    before = [(layer.keys.clone(), layer.values.clone()) for layer in layers]
+    layers = [place([logical_sequence(spec, 40, 1, seed=s)], spec, 4, kv_dtype).kv for s in (0, 1)]
+    before = [[tensor.clone() for tensor in layer.tensors] for layer in layers]
     ops.copy_blocks(layers, [(3, 1), (3, 2), (5, 0)])
     ops.copy_blocks(layers, [])
-    for layer, (keys, values) in zip(layers, before, strict=True):
-        for source, target in ((3, 1), (3, 2), (5, 0)):
-            keys[target], values[target] = keys[source], values[source]
-        torch.testing.assert_close(layer.keys, keys, rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(layer.values, values, rtol=0, atol=0, equal_nan=True)
+    for layer, tensors in zip(layers, before, strict=True):
+        for tensor in tensors:
+            tensor[[1, 2, 0]] = tensor[[3, 3, 5]]
+        torch.testing.assert_close(layer.tensors, tuple(tensors), rtol=0, atol=0, equal_nan=True)

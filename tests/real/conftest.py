@@ -1,6 +1,8 @@
-"""The weights of a real model are loaded once for all engines of this folder; they hold no state of a run (B50)."""
+"""Weights and tokenizer of a real model are loaded once for all engines of this folder; they hold no state of a run
+(B50)."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,10 @@ class _Loader:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def weights_loaded_once() -> Iterator[None]:
+def loaded_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(octavo.build, "load_model", _Loader())
+        patch.setattr(octavo.build, "load_tokenizer", cache(octavo.build.load_tokenizer))
         yield
 
 

@@ -30,12 +30,14 @@ def script_tokens(choice: int, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class FakeEngineOptions:
-    """``step_seconds``: what each step takes. ``start_error``: the sentence with which starting fails."""
+    """``step_seconds``: what each step takes; ``close_seconds``: what is to be done at the end. ``start_error``: the
+    sentence with which starting fails."""
 
     max_model_len: int = 512
     max_num_seqs: int = 4
     step_seconds: float = 0.0
     start_seconds: float = 0.0
+    close_seconds: float = 0.0
     start_error: str | None = None
 
 
@@ -117,6 +119,9 @@ class FakeEngine:
         stats.num_active_blocks = len(self._running)
         stats.num_free_blocks = stats.num_blocks - stats.num_active_blocks
         return stats
+
+    def close(self) -> None:
+        time.sleep(self._options.close_seconds)
 
     def reset_prefix_cache(self) -> None:
         self._stats.num_cached_blocks = 0

@@ -3,16 +3,18 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from random import Random
 
 from octavo.core.step import BlockCopy, NewRow, RowFault, StepPlan, StepResult, TokenLogprobs
+from tests.support.fake_disk import FakeDisk, Memory
 from tests.support.naive_beam_search import Search, naive_beam_search
 
 VOCAB_SIZE = 1000
-Memory = dict[int, tuple[int, int]]
-"""slot -> (position, token id)"""
+FREQUENT_EOS = frozenset([0])
+"""An id that is often among the best, so that beam searches meet it at any length."""
 
 
 def next_token(context: Sequence[int], choice: int = 0) -> int:
@@ -23,10 +25,14 @@ def next_token(context: Sequence[int], choice: int = 0) -> int:
 
 def next_candidates(context: Sequence[int], count: int, choice: int = 0) -> tuple[tuple[int, float], ...]:
     """The best tokens after a context and their logprobs: the first is what ``next_token`` says."""
+    rng = Random(blake2b(repr(list(context)).encode(), person=b"logprobs").digest())
     first = next_token(context, choice)
-    gaps = Random(blake2b(repr(list(context)).encode(), person=b"logprobs").digest())
-    falls = accumulate(gaps.uniform(0.01, 2.0) for _ in range(count))
-    return tuple(((first + 7 * rank) % VOCAB_SIZE, -fall) for rank, fall in enumerate(falls))
+    others = [(first + 7 * rank) % VOCAB_SIZE or VOCAB_SIZE - 1 for rank in range(1, count)]
+    if others and first and rng.random() < 0.2:
+        (others[0],) = FREQUENT_EOS
+    widest = 0.2 if rng.random() < 0.1 else 8.0  # where all are near, one beam forks into many; else all go on
+    falls = accumulate((rng.uniform(0.01, widest) for _ in others), initial=rng.uniform(0.01, 0.2))
+    return tuple(zip((first, *others), (-fall for fall in falls), strict=True))
 
 
 def expected_output(
@@ -43,15 +49,14 @@ def expected_output(
 
 def expected_beams(prompt: Sequence[int], search: Search) -> list[list[int]]:
     """What a beam search with the fake model finds, best first."""
+    return [list(token_ids) for token_ids in _found(tuple(prompt), search)]
+
+
+@lru_cache
+def _found(prompt: tuple[int, ...], search: Search) -> list[tuple[int, ...]]:
     count = search.num_looked_at
     found = naive_beam_search(lambda output: next_candidates([*prompt, *output], count), search)
-    return [list(result.token_ids) for result in found]
-
-
-def likely_eos(prompt: Sequence[int], lengths: Sequence[int]) -> frozenset[int]:
-    """Ids with which the best continuation of a prompt ends after so many tokens: a beam search does meet them."""
-    greedy = expected_output(prompt, max(lengths, default=1))
-    return frozenset(greedy[length - 1] for length in lengths)
+    return [result.token_ids for result in found]
 
 
 @dataclass
@@ -85,6 +90,7 @@ class FakeRunner:
     rows: dict[int, _Row] = field(default_factory=dict)
     memories: list[Memory] = field(default_factory=list)
     host_memories: list[Memory] = field(default_factory=list)
+    disk: FakeDisk = field(default_factory=FakeDisk)
     _queue: deque[StepPlan] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -100,11 +106,20 @@ class FakeRunner:
         self.rows.clear()
         self._queue.clear()
 
+    def close(self) -> None:
+        """There is no file."""
+
     def _carry_out(self) -> StepResult:
         plan = self._queue.popleft()
+        self.disk.write(plan.disk, self.memories, self.host_memories, self.block_size)
         for memory, host in zip(self.memories, self.host_memories, strict=True):
             self._move(memory, host, plan.swap_outs)
+            for block in plan.poisons:
+                for slot in range(block * self.block_size, (block + 1) * self.block_size):
+                    memory.pop(slot, None)
             self._move(host, memory, plan.swap_ins)
+        self.disk.read(plan.disk, self.memories, self.block_size)
+        for memory in self.memories:
             self._move(memory, memory, plan.copies)
         for new in plan.new_rows:
             self._add_row(new)

@@ -6,20 +6,22 @@ from dataclasses import dataclass, field
 from octavo.core.beam_search import BeamSearchParams, Hypothesis
 from octavo.core.invariants import check_plan, check_scheduler
 from octavo.core.kv_manager import CacheConfig, KVCacheManager
-from octavo.core.request import Request
+from octavo.core.request import Request, Status
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig
 from octavo.core.step import PendingStep
 from octavo.engine.intake import Intake
 from octavo.engine.messages import EngineRequest
-from tests.support.fake_runner import VOCAB_SIZE, FakeRunner
+from tests.support.fake_disk import FakeDisk
+from tests.support.fake_runner import VOCAB_SIZE, FakeRunner, expected_beams, expected_output
 from tests.support.naive_beam_search import Search
 
 
 @dataclass
 class Harness:
-    """Scheduler and fake runner in a loop; ``depth`` steps may be in flight."""
+    """Scheduler and fake runner in a loop, the KV sanitizer between them; ``depth`` steps may be in flight."""
 
     num_blocks: int = 24
     block_size: int = 4
@@ -31,10 +33,13 @@ class Harness:
     max_prefix_wait_steps: int = 64
     num_host_blocks: int = 0
     keep_evicted: bool = False
+    num_disk_slots: int = 0
+    disk: FakeDisk = field(default_factory=FakeDisk)
     preemption_mode: PreemptionMode = "auto"
     runner: FakeRunner = field(init=False)
     requests: list[Request] = field(default_factory=list)
     hypotheses: dict[Request, Hypothesis] = field(default_factory=dict)
+    searches: dict[Request, Search] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cache = CacheConfig(
@@ -45,6 +50,7 @@ class Harness:
             fingerprint=b"test",
             num_host_blocks=self.num_host_blocks,
             keep_evicted=self.keep_evicted,
+            num_disk_slots=self.num_disk_slots,
         )
         config = SchedulerConfig(
             max_num_seqs=self.max_num_seqs,
@@ -54,23 +60,27 @@ class Harness:
             preemption_mode=self.preemption_mode,
         )
         self.kv = KVCacheManager(cache)
+        self.kv.host.disk.load(self.disk.stored())
         self.scheduler = Scheduler(config, self.kv)
-        self.runner = FakeRunner(self.block_size, self.num_groups)
+        self.runner = FakeRunner(self.block_size, self.num_groups, disk=self.disk)
+        self.sanitizer = KVSanitizer(self.runner, self.scheduler)
         self.pending: deque[PendingStep] = deque()
 
     def add(
         self, prompt: list[int], max_tokens: int, *, stop_ids: list[int] | None = None, salt: str | None = None,
-        **params: object,
+        num_open: int = 0, **params: object,
     ) -> Request:  # fmt: skip
-        return self.add_choices(prompt, 1, max_tokens, stop_ids=stop_ids, salt=salt, **params)[0]
+        return self.add_choices(prompt, 1, max_tokens, stop_ids=stop_ids, salt=salt, num_open=num_open, **params)[0]
 
     def add_choices(
         self, prompt: list[int], n: int, max_tokens: int, *, stop_ids: list[int] | None = None,
-        salt: str | None = None, **params: object,
+        salt: str | None = None, num_open: int = 0, **params: object,
     ) -> list[Request]:  # fmt: skip
-        """A request with ``n`` choices, each a sequence of its own."""
+        """A request with ``n`` choices, each a sequence of its own. ``num_open``: tokens open to all, whatever the
+        salt."""
         sampling = SamplingParams(n=n, max_tokens=max_tokens, stop_token_ids=stop_ids, **params)  # type: ignore[arg-type]
-        return self._enter(EngineRequest(self._next_id(), prompt, sampling, 0.0, cache_salt=salt), frozenset())
+        request = EngineRequest(self._next_id(), prompt, sampling, 0.0, cache_salt=salt, num_open_tokens=num_open)
+        return self._enter(request, frozenset())
 
     def add_beams(self, prompt: list[int], search: Search, salt: str | None = None) -> list[Request]:
         """A beam search: one sequence a beam, which end as its results, best first."""
@@ -81,16 +91,32 @@ class Harness:
             early_stopping=search.early_stopping,
         )
         sampling = SamplingParams(temperature=0.0, max_tokens=search.max_tokens)
-        return self._enter(
+        members = self._enter(
             EngineRequest(self._next_id(), prompt, sampling, 0.0, cache_salt=salt, beam_search=beams), search.eos
         )
+        self.searches.update(dict.fromkeys(members, search))
+        return members
+
+    def check_answer(self, request: Request) -> None:
+        """A request that has ended by itself has the answer that it has alone; one that has not, the beginning of it
+        (a beam is no beginning of anything)."""
+        prompt, output = request.token_ids[: request.num_prompt_tokens], request.token_ids[request.num_prompt_tokens :]
+        is_whole = request.status in (Status.LENGTH, Status.STOPPED)
+        if request in self.searches:
+            if is_whole:
+                assert output == expected_beams(prompt, self.searches[request])[request.choice_index]
+            return
+        max_tokens = request.max_total_tokens - request.num_prompt_tokens
+        choice = 0 if request.params.greedy else request.choice_index
+        expected = expected_output(prompt, max_tokens, request.stop_token_ids, choice)
+        assert output == (expected if is_whole else expected[: len(output)])
 
     def _next_id(self) -> str:
         return f"r{len(self.requests)}"
 
     def _enter(self, request: EngineRequest, eos_token_ids: frozenset[int]) -> list[Request]:
         sequences = Intake(self.scheduler, VOCAB_SIZE, eos_token_ids, lambda: 0).admit(request)
-        self.scheduler.add(sequences[0], request.cache_salt, sequences[1:])
+        self.scheduler.add(sequences[0], request.cache_salt, sequences[1:], request.num_open_tokens)
         self.requests += sequences
         return sequences
 
@@ -105,7 +131,7 @@ class Harness:
         if plan is None:
             return False
         check_plan(self.scheduler, plan)
-        self.pending.append(self.runner.submit(plan))
+        self.pending.append(self.sanitizer.submit(plan))
         self.check()
         return True
 
@@ -116,7 +142,7 @@ class Harness:
             result = self.pending.popleft().result()
         except RuntimeError:
             self.pending.clear()
-            self.runner.reset()
+            self.sanitizer.reset()
             self.scheduler.roll_back()
         else:
             self.hypotheses.update(self.scheduler.update(result).hypotheses)

@@ -1,0 +1,108 @@
+"""Who is preempted, what it costs, and what a step that preempted may not do (issue: the policy is a function)."""
+
+import random
+from collections.abc import Collection
+
+import pytest
+
+from octavo.core.kv_manager import CacheConfig, KVCacheManager, PrefixHit
+from octavo.core.policy import least_work_lost, prefers_swap
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.core.scheduler_types import PreemptionCosts, PreemptionMode
+from octavo.core.table import BlockTables
+from tests.support.scheduling import Harness
+
+
+def _candidate(order: int, num_computed: int) -> Request:
+    """A running request; its row id is its order."""
+    request = Request(f"r{order}", [1] * 100, SamplingParams(), max_tokens=10)
+    request.order = order
+    request.start_from(num_computed)
+    request.tables = BlockTables(1, order)
+    return request
+
+
+def _victim(computed: dict[int, int], useless: Collection[int] = ()) -> int | None:
+    """Order of the victim among requests of these orders with so many tokens computed; ``useless``: orders of those
+    whose going frees nothing."""
+    candidates = [_candidate(order, num_computed) for order, num_computed in computed.items()]
+    victim = least_work_lost(candidates, lambda tables: tables.row_id not in useless)
+    return None if victim is None else victim.order
+
+
+def test_the_one_that_loses_the_least_work_goes() -> None:
+    assert _victim({1: 50, 2: 7, 3: 30}) == 2
+
+
+def test_of_equals_the_youngest_goes() -> None:
+    assert _victim({1: 7, 2: 7, 3: 30}) == 2
+    assert _victim({2: 7, 1: 7, 3: 7}) == 3
+
+
+def test_one_that_frees_nothing_stays() -> None:
+    assert _victim({1: 50, 2: 7, 3: 30}, useless={2}) == 3
+    assert _victim({1: 50, 2: 7}, useless={1, 2}) is None
+    assert _victim({}) is None
+
+
+def test_a_sequence_frees_what_it_alone_refers_to() -> None:
+    kv = KVCacheManager(CacheConfig(8, 4))
+    allocation = kv.allocate(PrefixHit(0, ((),)), 10, 0, 0)
+    assert allocation is not None
+    tables = allocation.tables
+    assert kv.frees_blocks(tables)
+    child = kv.fork(tables, 10, 1)
+    assert not kv.frees_blocks(tables)
+    assert not kv.frees_blocks(child)
+    assert kv.extend(child, 11, 0) is not None
+    assert kv.frees_blocks(child)
+
+
+PREFERENCES: list[tuple[PreemptionMode, float | None, float, bool]] = [
+    ("auto", 0.001, 0.0079, True),
+    ("auto", 0.001, 0.0081, False),
+    ("auto", None, 1000.0, True),
+    ("swap", 0.001, 1000.0, True),
+    ("recompute", 0.001, 0.0, False),
+    ("recompute", None, 0.0, False),
+]
+
+
+@pytest.mark.parametrize(("mode", "seconds_per_token", "seconds_per_block", "is_swapped"), PREFERENCES)
+def test_swap_or_recompute(
+    mode: PreemptionMode, seconds_per_token: float | None, seconds_per_block: float, is_swapped: bool
+) -> None:
+    """64 tokens in 4 blocks, which are copied twice: a block may take as long as 8 tokens."""
+    costs = PreemptionCosts(seconds_per_token, seconds_per_block)
+    assert prefers_swap(mode, num_tokens=64, num_blocks=4, costs=costs) is is_swapped
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_oldest_is_never_preempted_and_nobody_comes_in_meanwhile(seed: int, depth: int) -> None:
+    rng = random.Random(seed)
+    harness = Harness(
+        num_blocks=rng.randint(8, 14),
+        depth=depth,
+        prefix_caching=rng.random() < 0.5,
+        num_host_blocks=rng.choice([0, 3, 40]),
+        preemption_mode="swap",
+    )
+    for _ in range(6):
+        prompt = [rng.randrange(3) for _ in range(rng.randint(1, 12))]
+        harness.add(prompt, rng.randint(1, 30 - len(prompt)))
+    preemptions = []
+    while harness.scheduler.has_work:
+        before = list(harness.scheduler.running)
+        if len(harness.pending) == depth or not harness.plan():
+            assert harness.land()
+        elif gone := harness.scheduler.take_preemptions():
+            assert before[0].request_id not in {preemption.request_id for preemption in gone}
+            assert set(harness.scheduler.running) < set(before)
+            preemptions += gone
+    counters = harness.scheduler.counters
+    assert len(preemptions) == counters.num_preemptions
+    assert sum(preemption.num_lost_tokens for preemption in preemptions) == counters.num_preempted_tokens
+    assert sum(preemption.num_swapped_tokens > 0 for preemption in preemptions) == counters.num_swaps
+    assert all(preemption.num_freed_blocks > 0 for preemption in preemptions)
