@@ -85,6 +85,7 @@ def test_what_makes_no_sense_is_refused(llm: LLM, ask: Callable[..., int], field
 
 
 def test_a_chat_is_refused_too(llm: LLM) -> None:
-    for fields in ({"cache_open_tokens": "system"}, {"cache_salt": "a", "cache_open_tokens": "user"}):
+    bad: list[dict[str, Any]] = [{"cache_open_tokens": "system"}, {"cache_salt": "a", "cache_open_tokens": "user"}]
+    for fields in bad:
         with pytest.raises(InvalidRequestError, match="cache_open_tokens"):
             llm.chat(TALKS, GREEDY, **fields)

@@ -1,13 +1,15 @@
 """Cached blocks by what they follow: for hits that end inside a block (design, Decided 5)."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
 from octavo.core.hashing import TOKEN_BYTES, pack_tokens
 
 TOKEN_BITS = 8 * TOKEN_BYTES
+NO_ENTRY = (b"", b"")
 
 
 class ChildMatch(NamedTuple):
@@ -48,18 +50,17 @@ class ChildIndex:
         self._heads[block_hash] = (parent, packed)
         self._add_other(parent, (packed, block_hash))
 
-    def remove(self, block_hashes: Iterable[bytes]) -> None:
+    def remove(self, block_hashes: Sequence[bytes]) -> None:
         """These blocks, where they are here, are cached no more."""
-        for block_hash in block_hashes:
-            entry = self._entries.pop(block_hash, None)
-            if entry is None:
-                continue
-            parent, packed = entry
-            if self._first.get(parent) == block_hash:
+        entries = list(map(self._entries.pop, block_hashes, repeat(NO_ENTRY)))
+        firsts = map(self._first.get, [parent for parent, _ in entries])
+        for block_hash, first, (parent, packed) in zip(block_hashes, firsts, entries, strict=True):
+            if first == block_hash:
                 del self._first[parent]
-            else:
+            elif packed:
                 self._remove_other(parent, (packed, block_hash))
-            if self._heads and block_hash in self._heads:
+        if self._heads:
+            for block_hash in self._heads.keys() & set(block_hashes):
                 parent, packed = self._heads.pop(block_hash)
                 self._remove_other(parent, (packed, block_hash))
 

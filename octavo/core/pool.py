@@ -1,6 +1,7 @@
 """The pool: every block of one device's KV memory, free ones in O(1), cached ones by hash."""
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from octavo.core.evictor import Evictor, LRUEvictor, MakeEvictor
@@ -122,8 +123,32 @@ class BlockPool:
         Raises:
             KVFaultError: a block has no reference left to drop (a double free).
         """
+        block_ids = list(block_ids)
+        num_free = len(self._free)
+        num_own = self._num_own_and_named(block_ids)
+        own, others = block_ids[:num_own], block_ids[num_own:]
+        for block_id in own:
+            self.ref_counts[block_id] = 0
+        cached, above = self._release_each(others)
+        self.evictor.add(own + cached, above)
+        if self._dropped is not None:
+            self._dropped += self._free[num_free:]
+
+    def _num_own_and_named(self, block_ids: list[int]) -> int:
+        """How many of these, from the first on, have one reference and a name: nearly all, mostly, when a sequence
+        ends. (0 where it is not that simple.)"""
+        if len(block_ids) < 2:
+            return 0
+        take = itemgetter(*block_ids)
+        ref_counts = take(self.ref_counts)
+        num_own = ref_counts.count(1)
+        is_simple = ref_counts[:num_own].count(1) == num_own and None not in take(self.names)[:num_own]
+        return num_own if is_simple else 0
+
+    def _release_each(self, block_ids: list[int]) -> tuple[list[int], list[int]]:
+        """Returns those that are cached and unreferenced now, and those that are still referenced."""
         ref_counts, names, free = self.ref_counts, self.names, self._free
-        num_free, cached, above = len(free), [], []
+        cached, above = [], []
         for block_id in block_ids:
             ref_count = ref_counts[block_id]
             if ref_count == 1:
@@ -137,9 +162,7 @@ class BlockPool:
                 self.num_shared -= ref_count == 2
                 above.append(block_id)
             ref_counts[block_id] = ref_count - 1
-        self.evictor.add(cached, above)
-        if self._dropped is not None:
-            self._dropped += free[num_free:]
+        return cached, above
 
     def publish(self, block_ids: list[int], names: Sequence[bytes]) -> list[Duplicate]:
         """Enter filled blocks in the prefix cache, each under its name; returns those whose contents another block
@@ -199,13 +222,13 @@ class BlockPool:
     def _evict(self, count: int) -> list[int]:
         """Drop the contents of the ``count`` cached blocks that are worth least."""
         evicted = self.evictor.evict(count)
-        names, index, dropped = self.names, self._index, []
-        for block_id in evicted:
-            name = names[block_id]
-            assert name is not None, "only cached blocks are in the evictor"
+        names, index = self.names, self._index
+        dropped = [name for name in map(names.__getitem__, evicted) if name is not None]
+        assert len(dropped) == len(evicted), "only cached blocks are in the evictor"
+        for name in dropped:
             del index[name]
+        for block_id in evicted:
             names[block_id] = None
-            dropped.append(name)
         self._on_unname(dropped)
         if self._on_evict is not None:
             full = [pair for pair in zip(evicted, dropped, strict=True) if pair[0] not in self._tails]

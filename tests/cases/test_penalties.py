@@ -54,7 +54,7 @@ def test_b17_after_a_cache_hit(driver: Driver) -> None:
         driver.ask(padded, params)
         answer = driver.ask(padded, params)
         assert answer.token_ids == expected
-        assert answer.num_cached_tokens == 20
+        assert answer.num_cached_tokens == len(padded) - 1
 
 
 def test_b17_after_a_preemption(folder: Path) -> None:

@@ -20,12 +20,12 @@ def cold(rand: Path) -> Driver:
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15, 16, 17])
 def test_b06_whole_prompt_in_the_cache(length: int, rand: Path, cold: Driver) -> None:
-    """DECISION D29: cached tokens are whole blocks and leave at least the last token to compute."""
+    """DECISION D29: cached tokens are counted one by one and leave at least the last one to compute."""
     prompt = random_ids(length, RAND_VOCAB, seed=length)
     params = greedy_params(10, logprobs=3)
     right = cold.ask(prompt, params)
     driver = Driver(rand, **SETTINGS)
-    cached = (length - 1) // 4 * 4
+    cached = length - 1
     for expected in (0, cached, cached):
         answer = driver.ask(prompt, params)
         assert answer.bits == right.bits
@@ -85,7 +85,7 @@ def test_b08_landed_blocks_of_a_cancelled_request_are_used(rand: Path) -> None:
 def test_b08_a_twin_waits_instead_of_computing_again(rand: Path) -> None:
     driver = Driver(rand, **SMALL_STEPS)
     twins = driver.run([Job(PROMPT, greedy_params(10)), Job(PROMPT, greedy_params(10), at_step=2)])
-    assert [twin.num_cached_tokens for (twin,) in twins] == [0, 56]
+    assert [twin.num_cached_tokens for (twin,) in twins] == [0, len(PROMPT) - 1]
 
 
 def check_prompt_logprobs(answer: Answer, prompt: list[int], right: Answer) -> None:

@@ -85,7 +85,7 @@ def test_b11_further_choices_and_beams_keep_the_salt(driver: Driver) -> None:
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_b11_preempted_requests_keep_their_salt(rand: Path, mode: str) -> None:
-    settings = {"num_blocks": 24, "max_num_seqs": 4, "max_model_len": 64, "preemption_mode": mode}
+    settings: dict[str, Any] = {"num_blocks": 24, "max_num_seqs": 4, "max_model_len": 64, "preemption_mode": mode}
     driver = Driver(rand, block_size=4, **settings)
     prompts = [random_ids(12, RAND_VOCAB, seed=seed) for seed in range(4)]
     known = {driver.add(prompt, greedy_params(40), cache_salt="a"): prompt for prompt in prompts}
