@@ -23,6 +23,17 @@ settings.register_profile(
 settings.load_profile("octavo")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, and each process (pytest-xdist) a file at a time, since a file's tests share what is
+    slow to make; of those on real models, one model at a time."""
+    items.sort(key=lambda item: "real" not in item.path.parts)
+    for item in items:
+        group = str(item.path)
+        if "real" in item.path.parts:
+            group += next((model for model in ("smollm2", "gemma3") if model in item.name), "")
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The built-in SmolLM2-135M-Instruct (GGUF, Q4_1)."""

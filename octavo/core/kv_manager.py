@@ -54,6 +54,12 @@ class PrefixHit(NamedTuple):
         """Is some of it not on the device yet?"""
         return any(self.host_ids) or any(self.disk_slots)
 
+    def without_tail(self, block_size: int) -> "PrefixHit":
+        """The same, of whole blocks only, where the last of it would be a copy."""
+        if not self.tail_ids:
+            return self
+        return self._replace(num_tokens=self.num_tokens - self.num_tokens % block_size, tail_ids=())
+
 
 class Extension(NamedTuple):
     """What a sequence got: new table entries, and copies to make before anything is written."""

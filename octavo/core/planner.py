@@ -116,8 +116,11 @@ class Planner:
                 waiting.remove(request)
                 prefix_waits.park(request, block_hash, draft.step_id)
                 continue
-            if not self._kv.can_hold(hit, request.num_tokens, draft.num_owed_blocks + self._growth_reserve()):
-                return
+            spare = draft.num_owed_blocks + self._growth_reserve()
+            if not self._kv.can_hold(hit, request.num_tokens, spare):
+                hit = hit.without_tail(self._kv.config.block_size)  # to copy from a block takes one more
+                if not self._kv.can_hold(hit, request.num_tokens, spare):
+                    return
             self._start(request, hit, draft)
 
     def _growth_reserve(self) -> int:

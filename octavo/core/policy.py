@@ -13,14 +13,16 @@ def fcfs(request: Request) -> tuple[int, ...]:
 
 
 def least_work_lost(candidates: Iterable[Request], frees_blocks: Callable[[BlockTables], bool]) -> Request | None:
-    """Whom to preempt among requests that may be: of those whose going brings blocks, the one with the fewest computed
-    tokens, the youngest of equals.
+    """Whom to preempt among requests that may be: the one with the fewest computed tokens, the youngest of equals;
+    first of those whose going brings blocks, but rather one that shares all of its own than none, since the others that
+    share them may go next.
 
     The scheduler offers only requests younger than the one in need, so the oldest is never preempted and two requests
     never take turns preempting each other (design, Decided 8).
     """
     by_loss = sorted(candidates, key=lambda request: (request.num_computed_tokens, -request.order))
-    return next((request for request in by_loss if request.tables and frees_blocks(request.tables)), None)
+    freeing = (request for request in by_loss if request.tables and frees_blocks(request.tables))
+    return next(freeing, by_loss[0] if by_loss else None)
 
 
 def prefers_swap(mode: PreemptionMode, num_tokens: int, num_blocks: int, costs: PreemptionCosts) -> bool:

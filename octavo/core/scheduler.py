@@ -157,8 +157,10 @@ class Scheduler:
         return self._plan()
 
     def _plan(self) -> Flight | None:
-        """Beams that wait for one of theirs can hold the blocks that it needs; then the youngest give way."""
-        while (flight := self._planner.plan(None)) is None and not self._flights and self.running and self.num_waiting:
+        """Requests can wait for each other: beams for one of theirs, whose blocks they hold. Then the youngest give way."""
+        while (flight := self._planner.plan(None)) is None and not self._flights and self.running:
+            if len(self.running) == 1 and not self.num_waiting:
+                break
             self.population.preempt(self.running.youngest)
             self._drop_dead_copies()
         return flight
@@ -193,7 +195,7 @@ class Scheduler:
         The runner must have been reset: rows are made known to it again."""
         population = self.population
         requests = list(dict.fromkeys(request for flight in self._flights for request in flight.requests))
-        unfounded = [request for flight in self._flights for request in flight.unfounded]
+        unfounded = {request: None for flight in self._flights for request in flight.unfounded}
         population.copies = [copy for flight in self._flights for copy in flight.plan.copies]
         # The tail of a prompt can have got its name in a block that was still to be filled.
         self.kv.pool.forget(copy.target for copy in population.copies)
@@ -202,6 +204,8 @@ class Scheduler:
         for request in requests:
             ended = request.is_finished and request.num_in_flight > 0
             request.roll_back()
+            if request in unfounded:  # not even what they began with is there
+                request.start_from(0)
             if ended:
                 population.land_ended(request)
         for request in unfounded:

@@ -83,7 +83,7 @@ def sharegpt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_command(sharegpt: None, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    arguments = ["--lengths", "sharegpt", "--num-requests", "60", "--num-blocks", "200", "--json", str(file)]
+    arguments = ["--lengths", "sharegpt", "--num-requests", "60", "--num-blocks", "260", "--json", str(file)]
     result = CliRunner().invoke(memory_command, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     figures = json.loads(file.read_text())["figures"]

@@ -16,6 +16,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineArgs, ServerSettings]]:
+    for name in ("OCTAVO_KV_SANITIZER", "OCTAVO_THREADS"):
+        monkeypatch.delenv(name, raising=False)  # settings of the test run itself
     calls: list[tuple[EngineArgs, ServerSettings]] = []
     monkeypatch.setattr(octavo.cli.serve, "run_server", lambda args, settings: calls.append((args, settings)))
     return calls

@@ -1,5 +1,6 @@
 """The choices of one request: they fork the blocks of its prompt, copy what they write, and go their own ways."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -437,3 +438,27 @@ def test_rows_are_planned_in_the_order_of_their_ids() -> None:
     assert (second.row_ids, second.starts, second.counts) == ((0, 1, 2), (5, 5, 5), (1, 1, 1))
     assert second.copies == ((1, 2), (1, 3))
     assert all(earlier < later for earlier, later in pairwise(second.row_ids))
+
+
+@DEPTHS
+def test_a_fork_that_is_aborted_before_its_step_fails_names_nothing(depth: int) -> None:
+    """It counts the prompt as its own, but the step that was to compute it failed: the prefix cache learns nothing."""
+    harness = Harness(block_size=2, depth=depth)
+    parent, child, _ = harness.add_choices([0], 3, 2)
+    assert harness.plan()
+    harness.scheduler.abort(child)
+    harness.scheduler.abort(parent)
+    harness.runner.fails = _once()
+    harness.land()
+    assert harness.kv.pool.num_named == 0
+    harness.run()
+
+
+def _once() -> Callable[[StepPlan], None]:
+    failures = iter([RuntimeError("injected")])
+
+    def fails(_plan: StepPlan) -> None:
+        for failure in failures:
+            raise failure
+
+    return fails

@@ -40,10 +40,19 @@ def test_of_equals_the_youngest_goes() -> None:
     assert _victim({2: 7, 1: 7, 3: 7}) == 3
 
 
-def test_one_that_frees_nothing_stays() -> None:
+def test_one_that_frees_nothing_goes_only_if_all_are_like_that() -> None:
     assert _victim({1: 50, 2: 7, 3: 30}, useless={2}) == 3
-    assert _victim({1: 50, 2: 7}, useless={1, 2}) is None
+    assert _victim({1: 50, 2: 7}, useless={1, 2}) == 2
     assert _victim({}) is None
+
+
+def test_choices_that_share_all_their_blocks_give_way() -> None:
+    """Each alone frees nothing, and the oldest needs a block: one after the other they go."""
+    harness = Harness(num_blocks=13, block_size=1, max_num_seqs=3, max_num_batched_tokens=10)
+    harness.add([1, 2, 3, 4, 5, 0], 1)
+    harness.add_choices([1, 2, 3, 4, 5, 6, 7, 8, 9, 0], 3, 2, prompt_logprobs=0)
+    harness.run()
+    assert harness.scheduler.counters.num_preemptions >= 2
 
 
 def test_a_sequence_frees_what_it_alone_refers_to() -> None:

@@ -134,7 +134,7 @@ def test_max_tokens_is_the_searchs_own(params: BeamSearchParams, clamp: bool, le
 
 @pytest.mark.parametrize("beams", [None, BeamSearchParams(3, None, True, 0.0, 0.6, "never")])
 def test_a_request_crosses_to_the_engine_process_whole(beams: BeamSearchParams | None) -> None:
-    request = EngineRequest("a", [1, 2], SamplingParams(n=3, stop=["x"]), time.time(), True, 2, "salt", beams)
+    request = EngineRequest("a", [1, 2], SamplingParams(n=3, stop=["x"]), time.time(), True, 2, "salt", 1, beams)
     command = decode_command(encode(Add(request)))
     assert isinstance(command, Add)
     assert read_request(command) == request

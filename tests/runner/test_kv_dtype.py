@@ -43,7 +43,7 @@ def test_batch_chunks_cache_and_preemption_change_no_bits(rand: Path, backend: s
 
 
 def runner_and_fingerprint(rand: Path, kv_cache_dtype: str, **settings: Any) -> tuple[ModelRunner, bytes]:
-    engine = build_engine(EngineArgs(model=str(rand), kv_cache_dtype=kv_cache_dtype, **settings))
+    engine = build_engine(EngineArgs(model=str(rand), kv_cache_dtype=kv_cache_dtype, kv_sanitizer=False, **settings))
     assert isinstance(engine._runner, ModelRunner)
     return engine._runner, engine._scheduler.kv.config.fingerprint
 

@@ -41,7 +41,7 @@ def test_requests_cross_unchanged(params: dict[str, Any]) -> None:
 
 def test_outputs_cross_unchanged() -> None:
     entry = TokenLogprobs(5, -math.inf, 9, ((1, -0.5), (2, -math.inf)))
-    delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, "why", "")
+    delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, -0.5, "why", "")
     times = RequestTimes("r", 0, 1.0, None, 2.0, 3.0, 4, 5, "stop")
     outputs = EngineOutputs([delta], EngineStats(num_running=1, rejected={"a": 1}), [times], [0.1], [0.2], 7)
     assert decode_event(encode(News(outputs, [7]))) == News(outputs, [7])
