@@ -157,7 +157,7 @@ class Scheduler:
         return self._plan()
 
     def _plan(self) -> Flight | None:
-        """Requests can wait for each other: beams for one of theirs, whose blocks they hold. Then the youngest give way."""
+        """Requests can wait for each other, as beams do for one of theirs; then the youngest give way."""
         while (flight := self._planner.plan(None)) is None and not self._flights and self.running:
             if len(self.running) == 1 and not self.num_waiting:
                 break
