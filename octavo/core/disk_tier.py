@@ -141,15 +141,14 @@ class DiskTier:
             flight = self._in_flight.popleft()
             read = [read.slot for read in flight.moves.reads]
             self.pool.forget(read)
-            self._drops += [*flight.moves.drops, *read]
+            self._drops += [*flight.moves.drops, *flight.named, *read]
             self.pool.release(flight.holds)
 
     def forget_cached(self) -> None:
         """Drop all contents, and those on their way."""
         self._dropped.clear()
-        self._drops += (slot for slot, name in enumerate(self.pool.names) if name is not None)
+        self._drops = list(range(self.pool.num_blocks))  # a slot without a name may have one in the file
         for flight in self._in_flight:
-            self._drops += flight.named
             flight.named.clear()
         self.pool.forget_all()
 

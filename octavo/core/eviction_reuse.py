@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import groupby
 
 from octavo.core.eviction_rival import RecencyRival
@@ -18,6 +18,9 @@ NUM_KINDS = (MAX_USES + 1) * NUM_INTERVALS * NUM_DEPTHS * 2
 GHOSTS_PER_BLOCK = 16
 """Evicted contents that are remembered by name, for each block of the pool. Most reuses come after a small pool has
 evicted, and only these teach it to keep what they wanted."""
+
+MIN_SWEEP = 1024
+"""Entries in queues below which a sweep is not worth it."""
 
 
 class _Cohort:
@@ -64,6 +67,7 @@ class ReuseEvictor:
         self._num_children = [0] * (num_blocks + 1)
         self._ageing: list[deque[_Cohort]] = [deque() for _ in self._edges]
         self._queues: dict[tuple[int, int], deque[_Cohort]] = {}  # by kind and age
+        self._num_queued = 0
         self._heap: list[tuple[float, int, int]] = []  # worth, minus age, kind
         self._listed: set[tuple[int, int]] = set()  # kinds and ages that are in the heap
         self._blocked: dict[int, _Cohort] = {}  # cohorts passed over, by the block that has children
@@ -194,7 +198,8 @@ class ReuseEvictor:
                 if not cohort.num_unused:
                     continue
                 cohort.age = age
-                self._ageing[age].append(cohort)
+                if age + 1 < len(self._edges):
+                    self._ageing[age].append(cohort)
                 self._statistics.count_reached(cohort.kind, age, cohort.num_unused)
                 if cohort.blocks:
                     self._enqueue(cohort)
@@ -202,7 +207,23 @@ class ReuseEvictor:
     def _enqueue(self, cohort: _Cohort) -> None:
         key = (cohort.kind, cohort.age)
         self._queues.setdefault(key, deque()).append(cohort)
+        self._num_queued += 1
         self._list(*key)
+        if self._num_queued > 2 * len(self._cohorts) + MIN_SWEEP:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop what stands in a queue and should not any more: cohorts are not taken out when they age or empty."""
+        for (kind, age), queue in list(self._queues.items()):
+            kept = deque(dict.fromkeys(cohort for cohort in queue if cohort.age == age and cohort.blocks))
+            if kept:
+                self._queues[kind, age] = kept
+            else:
+                del self._queues[kind, age]
+                self._listed.discard((kind, age))
+        self._num_queued = sum(map(len, self._queues.values()))
+        self._heap = [(self._statistics.worth[kind][age], -age, kind) for kind, age in self._listed]
+        heapify(self._heap)
 
     def _list(self, kind: int, age: int) -> None:
         if (kind, age) not in self._listed:

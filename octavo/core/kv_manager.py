@@ -127,7 +127,8 @@ class KVCacheManager:
         block_ids = tuple(tuple(blocks[:length]) for blocks in chains)
         more = [self.host.pool.lookup_chain(group[length:]) for group in names] if self.host.pool.num_blocks else []
         reached = length + min(map(len, more), default=0)
-        if swapped is not None and swapped.first_block <= reached:
+        leads_on = swapped is not None and swapped.num_tokens > reached * self._block_size
+        if swapped is not None and leads_on and swapped.first_block <= reached:
             return self._swapped_hit(block_ids, more, swapped)
         host_ids = tuple(tuple(blocks[: reached - length]) for blocks in more)
         slots, reached = self._lookup_on_disk(names, reached)
@@ -227,7 +228,8 @@ class KVCacheManager:
             copies = [
                 BlockCopy(source, table[index]) for source, table in zip(hit.tail_ids, tables.groups, strict=True)
             ]
-            self._release_after(step_id, list(hit.tail_ids))
+            for block_id in hit.tail_ids:  # one a group: no chain
+                self._release_after(step_id, [block_id])
         tables.capacity = num_blocks * self._block_size
         return Allocation(tables, copies)
 

@@ -116,7 +116,8 @@ class Planner:
                 waiting.remove(request)
                 prefix_waits.park(request, block_hash, draft.step_id)
                 continue
-            spare = draft.num_owed_blocks + self._growth_reserve()
+            # Where nothing else runs, nothing else grows.
+            spare = draft.num_owed_blocks + (0 if draft.is_empty else self._growth_reserve())
             if not self._kv.can_hold(hit, request.num_tokens, spare):
                 hit = hit.without_tail(self._kv.config.block_size)  # to copy from a block takes one more
                 if not self._kv.can_hold(hit, request.num_tokens, spare):

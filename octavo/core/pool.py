@@ -93,6 +93,7 @@ class BlockPool:
 
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, each with one reference. The caller has made sure that ``num_free`` suffices."""
+        assert count >= 0, "more blocks were there than are needed"
         if len(self._free) < count:
             self._free += self._evict(count - len(self._free))
         kept = len(self._free) - count

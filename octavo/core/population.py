@@ -114,7 +114,11 @@ class Population:
         num_own_blocks = self.kv.num_own_blocks(request.tables, num_tokens)
         num_own_tokens = num_tokens - self.kv.num_named_tokens(request.tables, num_tokens)
         swapped = None
-        wants_swap = num_own_tokens and policy.prefers_swap(mode, num_own_tokens, num_own_blocks, self.costs)
+        # What follows cached blocks is of no use to a request that may not read these.
+        is_usable = request.params.prompt_logprobs is None or num_own_tokens == num_tokens
+        wants_swap = (
+            is_usable and num_own_tokens and policy.prefers_swap(mode, num_own_tokens, num_own_blocks, self.costs)
+        )
         if wants_swap and not self.copies:  # what is still to be copied cannot go out before it has come
             swapped = self.kv.save(request.tables, num_tokens)
         self.withdraw(request)
@@ -133,7 +137,7 @@ class Population:
         )
 
     def withdraw(self, request: Request) -> None:
-        """Take a request out of the place where it stands, and its blocks, if it has any and no step computes it."""
+        """Take a request, which no step computes, out of the place where it stands, and its blocks, if it has any."""
         if request.status is not Status.RUNNING:
             self._take_from_line(request)
             return

@@ -19,7 +19,7 @@ from octavo.core.queue import RequestQueue
 from octavo.core.request import Request, Status
 from octavo.core.running import RunningSet
 from octavo.core.scheduler_types import Preemption, SchedulerConfig, SchedulerCounters, StepOutcome, StopCheck
-from octavo.core.step import StepPlan, StepResult
+from octavo.core.step import BlockCopy, StepPlan, StepResult
 
 
 class Scheduler:
@@ -196,7 +196,7 @@ class Scheduler:
         population = self.population
         requests = list(dict.fromkeys(request for flight in self._flights for request in flight.requests))
         unfounded = {request: None for flight in self._flights for request in flight.unfounded}
-        population.copies = [copy for flight in self._flights for copy in flight.plan.copies]
+        population.copies = _compose(copy for flight in self._flights for copy in flight.plan.copies)
         # The tail of a prompt can have got its name in a block that was still to be filled.
         self.kv.pool.forget(copy.target for copy in population.copies)
         self._flights.clear()
@@ -253,6 +253,14 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """Forget every cached block."""
         self.population.forget_cached()
+
+
+def _compose(copies: Iterable[BlockCopy]) -> list[BlockCopy]:
+    """The same copies, each from where its contents were before the first of them."""
+    origins: dict[int, int] = {}
+    for source, target in copies:
+        origins[target] = origins.get(source, source)
+    return [BlockCopy(source, target) for target, source in origins.items()]
 
 
 def _with_beams(requests: Iterable[Request]) -> list[Request]:

@@ -157,11 +157,14 @@ class Engine:
             self.abort(request_id)
         while self._pending:
             self._land(self._pending.popleft())
-        plan = self._scheduler.plan_last()
-        if plan is not None:
-            self._runner.submit(plan).result()
-            logger.info("The prefix cache has been taken to disk: %d blocks were written.", len(plan.disk.writes))
-        self._runner.close()
+        try:
+            plan = self._scheduler.plan_last()
+            if plan is not None:
+                self._runner.submit(plan).result()
+                num_blocks = len(plan.disk.writes)
+                logger.info("The prefix cache has been taken to disk: %d blocks were written.", num_blocks)
+        finally:
+            self._runner.close()
 
     def _land(self, issued: _Issued) -> None:
         try:

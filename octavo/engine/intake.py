@@ -59,6 +59,11 @@ class Intake:
 
     def _beams(self, request: EngineRequest, beams: BeamSearchParams) -> list[Request]:
         """One sequence a beam. They draw nothing: the search takes the best tokens of each row."""
+        if beams.beam_width > self._vocab_size:
+            raise InvalidRequestError(
+                f"beam_width {beams.beam_width} is more than the {self._vocab_size} tokens there are; take fewer",
+                "beam_width",
+            )
         max_tokens = self._max_tokens(request, beams.max_tokens, self._max_tokens_per_beam(beams.beam_width))
         self._scheduler.check_beams(len(request.prompt_token_ids), max_tokens, beams.beam_width)
         search = BeamSearch(beams, self._eos_token_ids, max_tokens)

@@ -248,3 +248,20 @@ def test_searches_that_can_never_run_are_refused_with_the_numbers() -> None:
     members = harness.add_beams([1] * 10, Search(4, 6))
     harness.run()
     check_beams(harness, members, [1] * 10, Search(4, 6))
+
+
+def test_beams_that_need_the_last_blocks_go_on() -> None:
+    """One beam was preempted, the other waits for it, and the free blocks are just enough: nothing is kept back for
+    growth where nothing grows."""
+    harness = Harness(num_blocks=128, max_num_batched_tokens=64)
+    beams = harness.add_beams([1], Search(2, 255, frozenset(), 1.0, False))
+    while not all(beam.num_tokens >= 254 for beam in beams):
+        assert harness.plan()
+        harness.land()
+    harness.scheduler.population.preempt(beams[1])
+    for _ in range(20):
+        if not harness.scheduler.has_work:
+            break
+        assert harness.plan()
+        harness.land()
+    assert all(beam.is_finished for beam in beams)

@@ -7,6 +7,8 @@ from itertools import chain
 
 import pytest
 
+from octavo.core.hashing import pack_tokens
+from octavo.core.kv_manager import CacheConfig, FilledBlocks, KVCacheManager
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode
 from octavo.core.step import StepPlan
@@ -286,3 +288,23 @@ def test_auto_weighs_measured_costs(depth: int) -> None:
     (dear, dear_of), (cheap, cheap_of) = swaps
     assert dear == 0 < dear_of
     assert cheap == cheap_of > 0
+
+
+def test_what_the_cache_has_meanwhile_is_taken_where_it_leads_further() -> None:
+    """A request was swapped out in the midst of its prompt; then another one computed all of it."""
+    config = CacheConfig(num_blocks=32, block_size=4, num_host_blocks=8)
+    kv = KVCacheManager(config)
+    token_ids = list(range(40))
+    first = kv.allocate(kv.lookup_prefix(None, token_ids), 10, row_id=0, step_id=0)
+    assert first is not None
+    swapped = kv.save(first.tables, 10)
+    kv.free(first.tables)
+    chain = kv.hasher.chain(None)
+    kv.hasher.extend(chain, token_ids, 40)
+    other = kv.allocate(kv.lookup_prefix(None, token_ids), 40, row_id=1, step_id=0)
+    assert other is not None
+    packed = [pack_tokens(token_ids[start : start + 4]) for start in range(0, 40, 4)]
+    kv.publish(other.tables, FilledBlocks(0, chain.hashes, chain.parents[:10], packed), None)
+    hit = kv.lookup_prefix(chain, token_ids, swapped)
+    assert hit.num_tokens == 39
+    assert not any(hit.host_ids)
