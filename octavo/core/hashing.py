@@ -16,6 +16,11 @@ def pack_tokens(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
+def group_suffix(group: int) -> bytes:
+    """What a name has after the hash of the contents, in layer group ``group`` (design, Decided 6)."""
+    return group.to_bytes(1, "little") if group else b""
+
+
 class HashChain:
     """The names of one sequence's full blocks, in order: ``hashes``. ``parents[i]`` is what block i follows, one more
     than there are hashes.

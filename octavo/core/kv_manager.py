@@ -1,6 +1,6 @@
 """The KV cache: which sequence owns which blocks. Look up, then commit; a commit is all or nothing."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from octavo.core.child_index import ChildIndex
 from octavo.core.disk_tier import DiskTier
 from octavo.core.eviction_policies import EVICTION_POLICIES
-from octavo.core.hashing import TOKEN_BYTES, BlockHasher, HashChain, pack_tokens
+from octavo.core.hashing import TOKEN_BYTES, BlockHasher, HashChain, group_suffix, pack_tokens
 from octavo.core.host_pool import HostPool
 from octavo.core.pool import BlockPool
 from octavo.core.step import BlockCopy, TableWrite
@@ -101,7 +101,6 @@ class KVCacheManager:
         self.pool = BlockPool(config.num_blocks, make_evictor, on_evict, self._children.remove)
         self.hasher = BlockHasher(config.block_size, config.fingerprint)
         self.num_copies = 0
-        self._suffixes = [group.to_bytes(1, "little") for group in range(config.num_groups)]
         self._block_size = config.block_size
         self._held: deque[tuple[int, list[int]]] = deque()
 
@@ -323,7 +322,7 @@ class KVCacheManager:
         """What the pool calls these contents, as layer group ``group`` has them (design, Decided 6)."""
         if group == 0:
             return hashes
-        suffix = self._suffixes[group]
+        suffix = group_suffix(group)
         return [block_hash + suffix for block_hash in hashes]
 
     def fork(self, tables: BlockTables, num_tokens: int, row_id: int) -> BlockTables:
@@ -376,12 +375,12 @@ class KVCacheManager:
     def _shared_tail(self, tables: BlockTables) -> list[tuple[int, int]]:
         """(group, logical block) of the blocks past the table's capacity that others share. A hold is no sharer: a step
         makes its copies before anything is written."""
-        first, held = tables.capacity // self._block_size, self.held_blocks
+        first, held = tables.capacity // self._block_size, Counter(self.held_blocks)
         return [
             (group, index)
             for group, table in enumerate(tables.groups)
             for index in range(first, len(table))
-            if self.pool.ref_counts[table[index]] - held.count(table[index]) > 1
+            if self.pool.ref_counts[table[index]] - held[table[index]] > 1
         ]
 
     def _append_blocks(self, tables: BlockTables, count: int) -> list[TableWrite]:

@@ -134,8 +134,7 @@ class Planner:
         return self._kv.lookup_prefix(reads, request.token_ids, request.swapped)
 
     def _reads_cache(self, request: Request) -> bool:
-        """Prompt logprobs come from computing the prompt."""
-        return self._kv.config.enable_prefix_caching and request.params.prompt_logprobs is None
+        return self._kv.config.enable_prefix_caching and request.may_read_cache
 
     def _block_in_work(self, request: Request, hit: PrefixHit, step_id: int) -> bytes | None:
         """Hash of a block that another is computing and that would bring the request further than its hit: the very

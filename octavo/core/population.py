@@ -115,7 +115,7 @@ class Population:
         num_own_tokens = num_tokens - self.kv.num_named_tokens(request.tables, num_tokens)
         swapped = None
         # What follows cached blocks is of no use to a request that may not read these.
-        is_usable = request.params.prompt_logprobs is None or num_own_tokens == num_tokens
+        is_usable = request.may_read_cache or num_own_tokens == num_tokens
         wants_swap = (
             is_usable and num_own_tokens and policy.prefers_swap(mode, num_own_tokens, num_own_blocks, self.costs)
         )
@@ -250,5 +250,5 @@ class Population:
         request.num_cached_tokens = num_tokens
         if request.choice_index == 0:
             self.counters.prefix_hits += num_tokens
-            if self.kv.config.enable_prefix_caching and request.params.prompt_logprobs is None:
+            if self.kv.config.enable_prefix_caching and request.may_read_cache:
                 self.counters.prefix_queries += request.num_prompt_tokens

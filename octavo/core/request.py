@@ -173,6 +173,11 @@ class Request:
         return self.num_planned_tokens < self.max_total_tokens
 
     @property
+    def may_read_cache(self) -> bool:
+        """Prompt logprobs come from computing the prompt (B27)."""
+        return self.params.prompt_logprobs is None
+
+    @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 

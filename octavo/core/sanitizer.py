@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import compress, zip_longest
 from operator import gt, is_not
 
-from octavo.core.hashing import pack_tokens
+from octavo.core.hashing import group_suffix, pack_tokens
 from octavo.core.invariants import check_plan, check_scheduler
 from octavo.core.kv_fault import KVFault, KVFaultError
 from octavo.core.pool import BlockPool
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
-from octavo.core.shadow import Record, Shadow, ShadowRow, group_suffix
+from octavo.core.shadow import Record, Shadow, ShadowRow
 from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
 
 CHECK_INTERVAL = 16

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.core.hashing import BlockHasher, HashChain
+from octavo.core.hashing import BlockHasher, HashChain, group_suffix
 from octavo.core.kv_fault import KVFault, KVFaultError
 from octavo.core.kv_manager import CacheConfig
 from octavo.core.step import BlockCopy, DiskMoves, NewRow, StepPlan, StepResult, TableWrite
@@ -241,11 +241,6 @@ class Shadow:
         self._hasher.extend(row.chain, row.tokens, num_tokens)
         for group, names in enumerate(row.names[1:], 1):
             names += [block_hash + group_suffix(group) for block_hash in row.chain.hashes[len(names) :]]
-
-
-def group_suffix(group: int) -> bytes:
-    """What the name of a block's contents has after their hash (design, Decided 6)."""
-    return group.to_bytes(1, "little") if group else b""
 
 
 def drop(records: list[Record], block_ids: Iterable[int]) -> None:
