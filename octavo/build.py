@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from octavo.core.errors import ConfigurationError
-from octavo.core.kv_manager import CacheConfig, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig
 from octavo.core.sampling_params import SEED_LIMIT
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler

@@ -7,7 +7,8 @@ from itertools import compress
 from octavo.bench.candidates import candidates
 from octavo.bench.memory_system import Memory, Sample
 from octavo.bench.traces import Lengths
-from octavo.core.kv_manager import CacheConfig, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler

@@ -15,7 +15,8 @@ import click
 
 from octavo.bench.report import report
 from octavo.cli.table import json_option
-from octavo.core.kv_manager import CacheConfig, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler

@@ -21,6 +21,14 @@ def group_suffix(group: int) -> bytes:
     return group.to_bytes(1, "little") if group else b""
 
 
+def group_names(group: int, hashes: Sequence[bytes]) -> Sequence[bytes]:
+    """What a pool calls these contents, as layer group ``group`` has them."""
+    if group == 0:
+        return hashes
+    suffix = group_suffix(group)
+    return [block_hash + suffix for block_hash in hashes]
+
+
 class HashChain:
     """The names of one sequence's full blocks, in order: ``hashes``. ``parents[i]`` is what block i follows, one more
     than there are hashes.

@@ -2,87 +2,17 @@
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import repeat
-from operator import attrgetter
-from typing import NamedTuple
 
 from octavo.core.child_index import ChildIndex
 from octavo.core.disk_tier import DiskTier
 from octavo.core.eviction_policies import EVICTION_POLICIES
-from octavo.core.hashing import TOKEN_BYTES, BlockHasher, HashChain, group_suffix, pack_tokens
+from octavo.core.hashing import TOKEN_BYTES, BlockHasher, HashChain, group_names, pack_tokens
 from octavo.core.host_pool import HostPool
+from octavo.core.kv_types import Allocation, CacheConfig, Extension, FilledBlocks, PrefixHit
 from octavo.core.pool import BlockPool
+from octavo.core.prefix_lookup import PrefixLookup
 from octavo.core.step import BlockCopy, TableWrite
 from octavo.core.table import BlockTables, SwappedTables
-
-
-@dataclass(frozen=True, slots=True)
-class CacheConfig:
-    """Size and identity of the KV memory. ``fingerprint``: see BlockHasher. ``num_host_blocks``, ``keep_evicted``: size
-    of the host pool, and whether it keeps what the prefix cache evicts. ``num_disk_slots``: blocks of the disk tier."""
-
-    num_blocks: int
-    block_size: int = 16
-    num_groups: int = 1
-    enable_prefix_caching: bool = True
-    fingerprint: bytes = b""
-    num_host_blocks: int = 0
-    keep_evicted: bool = False
-    num_disk_slots: int = 0
-    eviction_policy: str = "lru"
-
-    @property
-    def num_token_slots(self) -> int:
-        """Tokens of one sequence that the whole pool could hold."""
-        return self.num_blocks // self.num_groups * self.block_size
-
-
-class PrefixHit(NamedTuple):
-    """Tokens that need not be computed, and where they lie, one tuple of ids a layer group: in blocks of the pool, then
-    in blocks of the host pool, then in slots of the disk tier, and the last of them perhaps at the head of block
-    ``tail_ids[g]``, which is to be copied. Valid until the next commit."""
-
-    num_tokens: int
-    block_ids: tuple[tuple[int, ...], ...]
-    host_ids: tuple[tuple[int, ...], ...] = ()
-    tail_ids: tuple[int, ...] = ()
-    disk_slots: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def needs_moves(self) -> bool:
-        """Is some of it not on the device yet?"""
-        return any(self.host_ids) or any(self.disk_slots)
-
-    def without_tail(self, block_size: int) -> "PrefixHit":
-        """The same, of whole blocks only, where the last of it would be a copy."""
-        if not self.tail_ids:
-            return self
-        return self._replace(num_tokens=self.num_tokens - self.num_tokens % block_size, tail_ids=())
-
-
-class Extension(NamedTuple):
-    """What a sequence got: new table entries, and copies to make before anything is written."""
-
-    writes: list[TableWrite]
-    copies: list[BlockCopy]
-
-
-class Allocation(NamedTuple):
-    """The tables of a new sequence, and copies to make before anything is written."""
-
-    tables: BlockTables
-    copies: list[BlockCopy]
-
-
-class FilledBlocks(NamedTuple):
-    """Logical blocks ``first``, ``first`` + 1, ... of a sequence, full and landed: their names, what each follows, and
-    their packed tokens."""
-
-    first: int
-    hashes: list[bytes]
-    parents: list[bytes]
-    packed: Sequence[bytes]
 
 
 class KVCacheManager:
@@ -101,6 +31,7 @@ class KVCacheManager:
         self.pool = BlockPool(config.num_blocks, make_evictor, on_evict, self._children.remove)
         self.hasher = BlockHasher(config.block_size, config.fingerprint)
         self.num_copies = 0
+        self._prefixes = PrefixLookup(config, self.pool, self.host, self._children)
         self._block_size = config.block_size
         self._held: deque[tuple[int, list[int]]] = deque()
 
@@ -113,65 +44,8 @@ class KVCacheManager:
     def lookup_prefix(
         self, chain: HashChain | None, token_ids: Sequence[int], swapped: SwappedTables | None = None
     ) -> PrefixHit:
-        """The longest prefix of these tokens that is there: whole blocks in the cache, on the device and then on the
-        host; and after them what was ``swapped`` out of this sequence, or the head of a cached block.
-
-        ``chain``: the hashes of the sequence's full blocks; None reads nothing from the cache. At least the last token
-        is left to compute (design, Decided 4).
-        """
-        hashes = chain.hashes[: (len(token_ids) - 1) // self._block_size] if chain else ()
-        names = [self._names(group, hashes) for group in range(self.config.num_groups)]
-        chains = [self.pool.lookup_chain(group) for group in names]
-        length = min(map(len, chains))
-        block_ids = tuple(tuple(blocks[:length]) for blocks in chains)
-        more = [self.host.pool.lookup_chain(group[length:]) for group in names] if self.host.pool.num_blocks else []
-        reached = length + min(map(len, more), default=0)
-        leads_on = swapped is not None and swapped.num_tokens > reached * self._block_size
-        if swapped is not None and leads_on and swapped.first_block <= reached:
-            return self._swapped_hit(block_ids, more, swapped)
-        host_ids = tuple(tuple(blocks[: reached - length]) for blocks in more)
-        slots, reached = self._lookup_on_disk(names, reached)
-        tail_ids, num_tail_tokens = self._lookup_tail(chain, token_ids, reached) if chain else ((), 0)
-        return PrefixHit(reached * self._block_size + num_tail_tokens, block_ids, host_ids, tail_ids, slots)
-
-    def _lookup_on_disk(
-        self, names: Sequence[Sequence[bytes]], reached: int
-    ) -> tuple[tuple[tuple[int, ...], ...], int]:
-        """Slots of the disk tier, one tuple a group, that hold the blocks from ``reached`` on, and where they end."""
-        pool = self.host.disk.pool
-        chains = [pool.lookup_chain(group[reached:]) for group in names] if pool.num_named else []
-        length = min(map(len, chains), default=0)
-        return tuple(tuple(chain[:length]) for chain in chains), reached + length
-
-    def _lookup_tail(self, chain: HashChain, token_ids: Sequence[int], index: int) -> tuple[tuple[int, ...], int]:
-        """Blocks, one a group, that hold the most leading tokens of logical block ``index``, and how many. Where a salt
-        enters with that block, what others have is of use only as far as the sequence's own tokens are open."""
-        start = index * self._block_size
-        wanted = token_ids[start : min(start + self._block_size, len(token_ids) - 1)]
-        sources = ((chain.parents[index], wanted), (chain.open_parent(index), wanted[: chain.num_open_in_block]))
-        matches = [match for parent, head in sources if parent and (match := self._children.best(parent, head))]
-        best = max(matches, key=attrgetter("num_tokens"), default=None)
-        if best is None:
-            return (), 0
-        found = [
-            self.pool.lookup(name)
-            for group in range(self.config.num_groups)
-            for name in self._names(group, [best.block_hash])
-        ]
-        tail_ids = tuple(block_id for block_id in found if block_id is not None)
-        return (tail_ids, best.num_tokens) if len(tail_ids) == len(found) else ((), 0)
-
-    def _swapped_hit(
-        self, block_ids: tuple[tuple[int, ...], ...], more: Sequence[list[int]], swapped: SwappedTables
-    ) -> PrefixHit:
-        """All of a sequence that was swapped out: its cached blocks, on the device and then (``more``) on the host, and
-        its own."""
-        own = max(swapped.first_block, len(block_ids[0]))
-        chains = zip(more, swapped.host_ids, strict=True)
-        host_ids = tuple(
-            (*cached[: own - len(block_ids[0])], *kept[own - swapped.first_block :]) for cached, kept in chains
-        )
-        return PrefixHit(swapped.num_tokens, block_ids, host_ids)
+        """The longest prefix of these tokens that need not be computed: see ``PrefixLookup.longest``."""
+        return self._prefixes.longest(chain, token_ids, swapped)
 
     def can_hold(self, hit: PrefixHit, num_tokens: int, spare: int = 0) -> bool:
         """Would ``num_tokens``, of which ``hit`` is cached, fit and leave ``spare`` blocks free?"""
@@ -258,7 +132,8 @@ class KVCacheManager:
         if len(shared) + num_missing * len(tables.groups) > self.pool.num_free:
             return None
         writes, copies = self._unshare(tables, shared, step_id) if shared else ([], [])
-        writes += self._append_blocks(tables, num_missing)
+        writes += self._append([tables] * num_missing)
+        tables.capacity = tables.num_blocks * self._block_size
         return Extension(writes, copies)
 
     def append_block(self, sequences: list[BlockTables]) -> list[TableWrite] | None:
@@ -267,17 +142,7 @@ class KVCacheManager:
         count = len(sequences) * self.config.num_groups
         if count > self.pool.num_free:
             return None
-        writes: list[TableWrite] = []
-        row_ids = [tables.row_id for tables in sequences]
-        for group in range(self.config.num_groups):
-            block_ids = self.pool.allocate(len(sequences))
-            grown = [tables.groups[group] for tables in sequences]
-            writes += map(TableWrite, row_ids, repeat(group), map(len, grown), block_ids)
-            for table, block_id in zip(grown, block_ids, strict=True):
-                table.append(block_id)
-        for tables in sequences:
-            tables.capacity += self._block_size
-        return writes
+        return self._append(sequences)
 
     def publish(self, tables: BlockTables, filled: FilledBlocks, held_for: int | None) -> list[TableWrite]:
         """Enter blocks of a sequence in the prefix cache.
@@ -289,7 +154,7 @@ class KVCacheManager:
         writes: list[TableWrite] = []
         for group, table in enumerate(tables.groups):
             block_ids = table[filled.first : filled.first + len(filled.hashes)]
-            for own, kept in self.pool.publish(block_ids, self._names(group, filled.hashes)):
+            for own, kept in self.pool.publish(block_ids, group_names(group, filled.hashes)):
                 index = table.index(own)
                 table[index] = kept
                 writes.append(TableWrite(tables.row_id, group, index, kept))
@@ -307,7 +172,7 @@ class KVCacheManager:
             return
         block_hash = self.hasher.hash_tail(chain.parents[index], tail)
         for group, table in enumerate(tables.groups):
-            self.pool.publish_tail(table[index], *self._names(group, [block_hash]))
+            self.pool.publish_tail(table[index], *group_names(group, [block_hash]))
         if self.pool.lookup(block_hash) is not None:
             self._children.add([chain.parents[index]], [block_hash], [tail])
             self.open_head(chain, index, tail, block_hash)
@@ -317,13 +182,6 @@ class KVCacheManager:
         parent = chain.open_parent(index)
         if parent is not None and chain.num_open_in_block:
             self._children.add_head(parent, block_hash, packed[: chain.num_open_in_block * TOKEN_BYTES])
-
-    def _names(self, group: int, hashes: Sequence[bytes]) -> Sequence[bytes]:
-        """What the pool calls these contents, as layer group ``group`` has them (design, Decided 6)."""
-        if group == 0:
-            return hashes
-        suffix = group_suffix(group)
-        return [block_hash + suffix for block_hash in hashes]
 
     def fork(self, tables: BlockTables, num_tokens: int, row_id: int) -> BlockTables:
         """A second sequence that shares every block of this one, which has ``num_tokens`` tokens in the last of them.
@@ -383,14 +241,17 @@ class KVCacheManager:
             if self.pool.ref_counts[table[index]] - held[table[index]] > 1
         ]
 
-    def _append_blocks(self, tables: BlockTables, count: int) -> list[TableWrite]:
+    def _append(self, sequences: list[BlockTables]) -> list[TableWrite]:
+        """One more block, in each layer group, for each of these; who stands here twice gets two. All blocks of their
+        tables may be written then."""
         writes: list[TableWrite] = []
-        start = len(tables.groups[0])
-        for group, table in enumerate(tables.groups):
-            for block_id in self.pool.allocate(count):
+        for group in range(self.config.num_groups):
+            for tables, block_id in zip(sequences, self.pool.allocate(len(sequences)), strict=True):
+                table = tables.groups[group]
                 writes.append(TableWrite(tables.row_id, group, len(table), block_id))
                 table.append(block_id)
-        tables.capacity = (start + count) * self._block_size
+        for tables in sequences:
+            tables.capacity = tables.num_blocks * self._block_size
         return writes
 
     def _unshare(

@@ -2,7 +2,7 @@
 
 from octavo.core.decode_batch import Roster
 from octavo.core.host_pool import Moves
-from octavo.core.kv_manager import Extension
+from octavo.core.kv_types import Extension
 from octavo.core.request import Request
 from octavo.core.step import BlockCopy, NewRow, RowFork, StepPlan, TableWrite
 

@@ -8,7 +8,7 @@ up advance together as the decode batch; that is bookkeeping for many at once, n
 
 from octavo.core import policy
 from octavo.core.flight import Flight
-from octavo.core.kv_manager import PrefixHit
+from octavo.core.kv_types import PrefixHit
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.population import Population
 from octavo.core.request import Request, Status

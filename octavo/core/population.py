@@ -7,7 +7,8 @@ from itertools import chain
 from octavo.core import policy
 from octavo.core.families import Families
 from octavo.core.hashing import HashChain, pack_tokens
-from octavo.core.kv_manager import KVCacheManager, PrefixHit
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import PrefixHit
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.publication import Publisher
 from octavo.core.queue import RequestQueue

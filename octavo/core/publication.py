@@ -2,7 +2,8 @@
 once; those of its output when it gives its blocks up, so that a step owes nothing to sequences that merely decode."""
 
 from octavo.core.hashing import TOKEN_BYTES, pack_tokens
-from octavo.core.kv_manager import FilledBlocks, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import FilledBlocks
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.request import NEVER, Request
 from octavo.core.step import TableWrite

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from octavo.core.hashing import BlockHasher, HashChain, group_suffix
 from octavo.core.kv_fault import KVFault, KVFaultError
-from octavo.core.kv_manager import CacheConfig
+from octavo.core.kv_types import CacheConfig
 from octavo.core.step import BlockCopy, DiskMoves, NewRow, StepPlan, StepResult, TableWrite
 
 PENDING = -1

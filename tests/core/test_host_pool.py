@@ -4,7 +4,7 @@ import pytest
 
 from octavo.core.disk_tier import DiskTier
 from octavo.core.host_pool import HostPool
-from octavo.core.kv_manager import CacheConfig
+from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request, Status
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import expected_output

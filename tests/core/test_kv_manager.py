@@ -11,7 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from octavo.core.hashing import HashChain, pack_tokens
 from octavo.core.invariants import InvariantError, check_cache
 from octavo.core.kv_fault import KVFaultError
-from octavo.core.kv_manager import CacheConfig, FilledBlocks, KVCacheManager, PrefixHit
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig, FilledBlocks, PrefixHit
 from octavo.core.pool import BlockPool
 from octavo.core.step import BlockCopy
 from octavo.core.table import BlockTables

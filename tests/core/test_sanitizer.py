@@ -12,7 +12,8 @@ from octavo.core.hashing import HashChain
 from octavo.core.host_pool import HostPool
 from octavo.core.invariants import InvariantError
 from octavo.core.kv_fault import KVFault, KVFaultError
-from octavo.core.kv_manager import KVCacheManager, PrefixHit
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import PrefixHit
 from octavo.core.pool import BlockPool
 from octavo.core.sanitizer import CHECK_INTERVAL
 from octavo.core.scheduler import Scheduler

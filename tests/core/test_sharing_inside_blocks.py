@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from octavo.core.hashing import pack_tokens as pack
-from octavo.core.kv_manager import CacheConfig, FilledBlocks, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig, FilledBlocks
 from octavo.core.request import Request, Status
 from octavo.core.step import StepPlan
 from tests.support.scheduling import Harness

@@ -8,7 +8,8 @@ from itertools import chain
 import pytest
 
 from octavo.core.hashing import pack_tokens
-from octavo.core.kv_manager import CacheConfig, FilledBlocks, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig, FilledBlocks
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode
 from octavo.core.step import StepPlan

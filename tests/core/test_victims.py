@@ -5,7 +5,8 @@ from collections.abc import Collection
 
 import pytest
 
-from octavo.core.kv_manager import CacheConfig, KVCacheManager, PrefixHit
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig, PrefixHit
 from octavo.core.policy import least_work_lost, prefers_swap
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams

@@ -6,7 +6,8 @@ from itertools import repeat
 
 import pytest
 
-from octavo.core.kv_manager import CacheConfig, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig

@@ -92,13 +92,12 @@ def test_a_fault_ends_the_engine_and_is_no_failure_of_a_request(
 ) -> None:
     """It leaves ``step``: in the engine's process that is the end of it, which the server notices."""
     driver = Driver(smollm2_path, kv_sanitizer=True, checks=False, **SETTINGS)
-    append: Callable[..., Any] = KVCacheManager._append_blocks
+    append: Callable[..., Any] = KVCacheManager._append
 
     def shifted(self: KVCacheManager, *args: Any) -> Any:
         return [write._replace(logical_block=write.logical_block - 1) for write in append(self, *args)]
 
-    monkeypatch.setattr(KVCacheManager, "_append_blocks", shifted)
-    monkeypatch.setattr(KVCacheManager, "append_block", lambda self, sequences: None)
+    monkeypatch.setattr(KVCacheManager, "_append", shifted)
     request_id = driver.add(jobs(smollm2_path)[0].prompt, greedy_params(24))
     with pytest.raises(KVFaultError, match="wrong table entry"):
         driver.finish()

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from octavo.core.beam_search import BeamSearchParams, Hypothesis
 from octavo.core.invariants import check_plan, check_scheduler
-from octavo.core.kv_manager import CacheConfig, KVCacheManager
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request, Status
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
