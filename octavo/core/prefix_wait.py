@@ -17,7 +17,7 @@ class PrefixWaits:
         self._owners: dict[bytes, Request] = {}
         self._waiters: dict[bytes, dict[Request, None]] = {}
         self._awaited: dict[Request, bytes] = {}
-        self._by_deadline: deque[Request] = deque()
+        self._deadlines: deque[tuple[int, Request]] = deque()  # one entry a request, however often it is parked
         self._computing: dict[Request, None] = {}
 
     def claim(self, request: Request, first_block: int) -> None:
@@ -55,9 +55,9 @@ class PrefixWaits:
         """Set ``request`` aside until the block lands, is abandoned, or the wait is over."""
         if request.prefix_deadline is None:
             request.prefix_deadline = step_id + self._max_steps
+            self._deadlines.append((request.prefix_deadline, request))
         self._waiters.setdefault(block_hash, {})[request] = None
         self._awaited[request] = block_hash
-        self._by_deadline.append(request)
 
     def remove(self, request: Request) -> None:
         """A parked request was aborted, or goes on."""
@@ -91,14 +91,11 @@ class PrefixWaits:
     def expire(self, step_id: int) -> list[Request]:
         """Requests whose wait is over, parked no more."""
         expired = []
-        while self._by_deadline:
-            request = self._by_deadline[0]
+        while self._deadlines and self._deadlines[0][0] <= step_id:
+            request = self._deadlines.popleft()[1]
             if request in self._awaited:
-                if request.prefix_deadline is not None and step_id < request.prefix_deadline:
-                    break
                 self.remove(request)
                 expired.append(request)
-            self._by_deadline.popleft()
         return expired
 
     def __len__(self) -> int:

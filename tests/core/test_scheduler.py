@@ -142,6 +142,28 @@ def test_waiting_for_a_prefix_is_bounded() -> None:
     assert not waits.may_wait(waiter, step_id=8), "a wait is not taken up again"
 
 
+def test_a_second_wait_does_not_outlast_the_first_ones_bound() -> None:
+    """Waiter 0 wakes and waits again, behind waiter 1, whose bound lies later."""
+    harness = Harness()
+    waits = PrefixWaits(max_steps=3)
+    first, second = harness.add([1] * 8, 1), harness.add([1] * 8, 1)
+    waits.park(first, b"hash", step_id=5)
+    waits.park(second, b"other", step_id=6)
+    assert waits.settle([b"hash"]) == [first]
+    waits.park(first, b"next", step_id=7)
+    assert waits.expire(8) == [first]
+    assert waits.expire(9) == [second]
+
+
+def test_who_waits_no_more_at_its_bound_is_not_woken() -> None:
+    harness = Harness()
+    waits = PrefixWaits(max_steps=3)
+    waiter = harness.add([1] * 8, 1)
+    waits.park(waiter, b"hash", step_id=5)
+    waits.remove(waiter)
+    assert waits.expire(8) == []
+
+
 @pytest.mark.parametrize("cancel_after", range(1, 9))
 @pytest.mark.parametrize("depth", [1, 2])
 def test_b08_a_cancelled_prefill_poisons_nothing(cancel_after: int, depth: int) -> None:
