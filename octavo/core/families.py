@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 
+from octavo.core.beam_group import BeamGroup
 from octavo.core.request import Request
+
+Parent = Request | BeamGroup
 
 
 class Families:
     """Children by the parent that computes their prompt. They are not in line: when the prompt is there they fork the
-    parent's blocks, or, where there is no room for that, get in line."""
+    parent's blocks, or, where there is no room for that, get in line. Beams that hold no beam are the children of
+    their search: it alone calls them."""
 
     def __init__(self) -> None:
-        self._children: dict[Request, dict[Request, None]] = {}
-        self._parents: dict[Request, Request] = {}
+        self._children: dict[Parent, dict[Request, None]] = {}
+        self._parents: dict[Request, Parent] = {}
 
-    def add(self, parent: Request, children: list[Request]) -> None:
+    def add(self, parent: Parent, children: list[Request]) -> None:
         if children:
             self._children[parent] = dict.fromkeys(children)
             self._parents.update(dict.fromkeys(children, parent))

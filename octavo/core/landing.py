@@ -146,7 +146,7 @@ class Lander:
             else:
                 beams.append(unused.pop(0))
                 self._population.fork_or_queue(parent, beams[-1])
-        self._population.families.add(group.members[0], unused)
+        self._population.families.add(group, unused)
         return beams
 
     def _end_search(self, landing: Landing, group: BeamGroup) -> None:

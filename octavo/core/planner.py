@@ -75,7 +75,7 @@ class Planner:
         """Plan a chunk. Where it is the last of a prompt, those who waited for it begin with it."""
         samples = draft.add_chunk(request, count)
         if samples and draft.on_trial is None:
-            if request.group is None and self._population.families.is_parent(request):
+            if self._population.families.is_parent(request):
                 self._fork(request, draft)
             self._catch_up(request)
 

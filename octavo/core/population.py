@@ -53,7 +53,7 @@ class Population:
             self._next_order += 1
             new.chain = chain.copy()
         self.waiting.push(request)
-        self.families.add(request, children)
+        self.families.add(request.group or request, children)
 
     def start(self, request: Request, hit: PrefixHit, num_tokens: int, step_id: int) -> list[BlockCopy]:
         """A waiting request runs, with blocks for its first ``num_tokens`` tokens, of which ``hit`` is there. Returns

@@ -109,6 +109,18 @@ def test_starved_searches_do_preempt() -> None:
     assert num_preemptions >= 3
 
 
+def test_idle_members_wait_for_their_search_and_no_request() -> None:
+    harness = Harness(num_blocks=40)
+    members = harness.add_beams(list(range(18)), Search(4, 9))
+    most_idle = 0
+    while harness.step():
+        families = harness.scheduler.population.families
+        most_idle = max(most_idle, len(families))
+        assert not any(map(families.is_parent, members))
+    assert most_idle >= 3
+    assert not harness.scheduler.population.families
+
+
 @DEPTHS
 @CACHING
 @pytest.mark.parametrize("which", [0, 1, 3])
