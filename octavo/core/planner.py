@@ -34,9 +34,8 @@ class Planner:
             self._admit(draft)
         return None if draft.is_empty else self._issue(draft)
 
-    def plan_last(self) -> Flight:
-        """A step that computes nothing and takes the prefix cache to disk."""
-        self._kv.store_cached()
+    def plan_moves(self) -> Flight:
+        """A step that computes nothing and makes the moves that are due."""
         return self._issue(PlanDraft(self.next_step_id, 0, None))
 
     def _plan_batch(self, draft: PlanDraft) -> None:

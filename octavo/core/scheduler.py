@@ -168,7 +168,17 @@ class Scheduler:
     def plan_last(self) -> StepPlan | None:
         """When every request has ended and every step has landed: what is to be done before the process ends, if
         anything. No other step comes after it."""
-        return self._planner.plan_last().plan if self.kv.config.num_disk_slots else None
+        if not self.kv.config.num_disk_slots:
+            return None
+        self.kv.store_cached()
+        return self._planner.plan_moves().plan
+
+    def plan_moves(self) -> StepPlan:
+        """A step without rows, so that the runner makes the moves that are due now and not with the next request. No
+        step is in flight; it lands like any other."""
+        assert not self._flights
+        self._flights.append(self._planner.plan_moves())
+        return self._flights[-1].plan
 
     def take_preemptions(self) -> list[Preemption]:
         """Who was preempted since the last call."""

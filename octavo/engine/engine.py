@@ -24,7 +24,8 @@ MIN_MEASURED_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine is made of. ``clock``: seconds since the epoch (``time.time``); ``draw_seed``: see Intake."""
+    """What an engine is made of. ``clock``: seconds since the epoch (``time.time``); ``draw_seed``: see Intake;
+    ``block_bytes``: of keys and values, for the statistics."""
 
     scheduler: Scheduler
     runner: Runner
@@ -33,6 +34,7 @@ class EngineParts:
     vocab_size: int
     clock: Callable[[], float]
     draw_seed: Callable[[], int]
+    block_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Engine:
         self._runner = parts.runner
         self._pieces = parts.pieces
         self._clock = parts.clock
+        self._block_bytes = parts.block_bytes
         self._intake = Intake(parts.scheduler, parts.vocab_size, parts.eos_token_ids, parts.draw_seed)
         self._choices: dict[Request, Choice] = {}
         self._open: dict[str, list[Request]] = {}
@@ -98,12 +101,19 @@ class Engine:
             if plan is None:
                 break
             self._log_preemptions()
-            self._pending.append(_Issued(plan, self._clock(), self._runner.submit(plan)))
+            self._submit(plan)
         if self._pending:
             self._land(self._pending.popleft())
         outputs, self._news = self._news, EngineOutputs()
         outputs.stats = self.stats()
         return outputs
+
+    def _submit(self, plan: StepPlan) -> None:
+        self._pending.append(_Issued(plan, self._clock(), self._runner.submit(plan)))
+
+    def _land_all(self) -> None:
+        while self._pending:
+            self._land(self._pending.popleft())
 
     def _log_preemptions(self) -> None:
         for request_id, num_blocks, num_swapped, num_lost in self._scheduler.take_preemptions():
@@ -135,6 +145,7 @@ class Engine:
             num_swaps=counters.num_swaps,
             swapped_out_blocks=host.num_swapped_out,
             swapped_in_blocks=host.num_swapped_in,
+            block_bytes=self._block_bytes,
             num_disk_blocks=disk.pool.num_blocks,
             num_disk_cached_blocks=disk.pool.num_named,
             disk_written_blocks=disk.num_written,
@@ -149,14 +160,18 @@ class Engine:
         )
 
     def reset_prefix_cache(self) -> None:
+        """Forget every cached block; of those on disk nothing is left when this returns."""
         self._scheduler.reset_prefix_cache()
+        if self._scheduler.kv.config.num_disk_slots:
+            self._land_all()
+            self._submit(self._scheduler.plan_moves())
+            self._land_all()
 
     def close(self) -> None:
         """End every request, take the prefix cache to disk where there is a tier for it, and give up its file."""
         for request_id in list(self._open):
             self.abort(request_id)
-        while self._pending:
-            self._land(self._pending.popleft())
+        self._land_all()
         try:
             plan = self._scheduler.plan_last()
             if plan is not None:

@@ -273,6 +273,28 @@ def test_a_reset_reaches_the_disk() -> None:
     assert disk.stored() == []
 
 
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 4])
+def test_moves_that_are_due_are_made_without_a_request(num_steps: int) -> None:
+    """A reset beside a request that has come this far: the file is empty at once, and the request's answer is right."""
+    disk = FakeDisk()
+    first = _harness(disk)
+    _ask(first, PROMPT)
+    _close(first)
+    second = _harness(disk)
+    beside = second.add([*PROMPT, 1], 5)
+    for _ in range(2 * num_steps):
+        second.step()
+    second.scheduler.reset_prefix_cache()
+    assert disk.stored()
+    second.pending.append(second.sanitizer.submit(second.scheduler.plan_moves()))
+    second.land()
+    assert disk.stored() == []
+    second.run()
+    assert second.scheduler.counters.num_preemptions == 0
+    second.check_answer(beside)
+    assert beside.status is Status.LENGTH
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_random_work_over_restarts(seed: int) -> None:
     """Pools of all sizes, faults, damaged slots, ends with and without a last plan: every answer is right."""

@@ -1,6 +1,7 @@
 """The disk tier in whole engines: a restart begins warm with the same bits, and a damaged file costs time only."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def _bits(output: RequestOutput) -> tuple[Any, ...]:
     ids=["fp32", "int8", "reference", "host tier"],
 )
 def test_a_restart_begins_warm_with_the_same_bits(rand: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
-    with _llm(rand, None, enable_prefix_caching=False, **settings) as alone:
+    with _llm(rand, None, **settings | {"enable_prefix_caching": False, "prefix_cache_on_host": False}) as alone:
         expected = _bits(_ask(alone))
     with _llm(rand, tmp_path, **settings) as first:
         assert _ask(first).num_cached_tokens == 0
@@ -184,6 +185,27 @@ def test_a_reset_empties_the_file(rand: Path, tmp_path: Path) -> None:
         second.reset_prefix_cache()
     with _llm(rand, tmp_path) as third:
         assert _ask(third).num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_reset_empties_the_file_at_once(rand: Path, tmp_path: Path, is_running: bool) -> None:
+    """What a process that is killed right after it leaves on disk, copied."""
+    with _llm(rand, tmp_path) as first:
+        expected = _bits(_ask(first))
+    with _llm(rand, tmp_path) as second:
+        stream = second.stream(PROMPT, greedy_params(12))
+        if is_running:
+            next(stream)
+        second.reset_prefix_cache()
+        killed = tmp_path / "killed"
+        killed.mkdir()
+        shutil.copy(tmp_path / FILE_NAME, killed)
+        with _llm(rand, killed) as third:
+            answer = _ask(third)
+            assert (answer.num_cached_tokens, _bits(answer)) == (0, expected)
+        assert sum(len(delta.token_ids) for delta in stream) == 12 - is_running
+        answer = _ask(second)
+        assert _bits(answer) == expected
 
 
 def test_the_file_keeps_its_bound(rand: Path, tmp_path: Path) -> None:
