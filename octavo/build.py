@@ -102,6 +102,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
             vocab_size=config.vocab_size,
             clock=time.time,
             draw_seed=_seed_source(args.seed),
+            block_bytes=_block_bytes(args, config, groups),
         )
     )
 

@@ -108,11 +108,21 @@ def _check(args: EngineArgs) -> None:
     swap_space: Any = args.swap_space
     if swap_space is not None and not (isinstance(swap_space, int | float) and 0 <= swap_space < MAX_SWAP_SPACE):
         raise ConfigurationError(f"swap_space must be a number of GiB, 0 or more, got {swap_space!r:.60}")
+    _check_host_tier(args)
     _check_disk_tier(args)
     for name, choices in _CHOICES.items():
         if getattr(args, name) not in choices:
             chosen = f"{getattr(args, name)!r:.60}"
             raise ConfigurationError(f"{name} {chosen} is not supported; use one of: {', '.join(choices)}")
+
+
+def _check_host_tier(args: EngineArgs) -> None:
+    if not args.prefix_cache_on_host:
+        return
+    if not args.enable_prefix_caching:
+        raise ConfigurationError("prefix_cache_on_host keeps nothing while enable_prefix_caching is off; turn it on")
+    if args.swap_space == 0:
+        raise ConfigurationError("prefix_cache_on_host keeps nothing in a swap_space of 0 GiB; give it more")
 
 
 def _check_disk_tier(args: EngineArgs) -> None:

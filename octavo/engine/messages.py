@@ -85,6 +85,7 @@ class EngineStats:
     num_host_cached_blocks: int = 0
     num_swapped_blocks: int = 0
     block_size: int = 0
+    block_bytes: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     num_preemptions: int = 0

@@ -153,6 +153,9 @@ class _SnapshotCollector(Collector):
         yield self._counter("octavo:preempted_tokens", "Computed tokens lost.", stats.num_preempted_tokens)
         yield self._counter("octavo:swap_out_blocks", "KV blocks copied to the host pool.", stats.swapped_out_blocks)
         yield self._counter("octavo:swap_in_blocks", "KV blocks copied back.", stats.swapped_in_blocks)
+        bytes_out, bytes_in = (num * stats.block_bytes for num in (stats.swapped_out_blocks, stats.swapped_in_blocks))
+        yield self._counter("octavo:swap_out_bytes", "Bytes of the blocks copied to the host pool.", bytes_out)
+        yield self._counter("octavo:swap_in_bytes", "Bytes of the blocks copied back.", bytes_in)
         yield self._gauge("octavo:swapped_blocks", "Blocks of sequences swapped out.", stats.num_swapped_blocks)
         by_state = {
             "free": stats.num_host_blocks - stats.num_host_cached_blocks - stats.num_swapped_blocks,

@@ -170,6 +170,8 @@ def test_decision_d30_parallel_sizes_above_one_are_refused(run: Run, flag: str) 
         (["--no-such-flag"], 2, "No such option"),
         (["--swap-space", "-1"], 2, "is not in the range"),
         (["--swap-space", "1e9"], 1, "swap_space must be a number of GiB, 0 or more, got 1000000000.0"),
+        (["--swap-space", "0", "--prefix-cache-on-host"], 1, "prefix_cache_on_host keeps nothing in a swap_space of 0"),
+        (["--prefix-cache-on-host", "--no-enable-prefix-caching"], 1, "prefix_cache_on_host keeps nothing while"),
         (["--preemption-mode", "never"], 2, "'never' is not one of 'recompute', 'swap', 'auto'"),
         (["--temperature", "-1"], 1, "temperature must be in [0, 100], got -1"),
         (["--max-tokens", "0"], 2, "is not a number of tokens"),

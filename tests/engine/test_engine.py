@@ -46,6 +46,7 @@ class Bench:
                 vocab_size=VOCAB_SIZE,
                 clock=lambda: float(next(ticks)),
                 draw_seed=lambda: next(seeds),
+                block_bytes=1024,
             )
         )
         self.deltas: dict[tuple[str, int], list[OutputDelta]] = defaultdict(list)

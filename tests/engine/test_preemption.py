@@ -34,7 +34,7 @@ def _engine(cache: CacheConfig, mode: PreemptionMode, clock: Clock) -> tuple[Eng
     config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=128, preemption_mode=mode)
     scheduler = Scheduler(config, KVCacheManager(cache))
     runner = FakeRunner(cache.block_size)
-    parts = EngineParts(scheduler, runner, Pieces(), frozenset(), VOCAB_SIZE, clock, lambda: next(seeds))
+    parts = EngineParts(scheduler, runner, Pieces(), frozenset(), VOCAB_SIZE, clock, lambda: next(seeds), 1024)
     return Engine(parts), scheduler
 
 
@@ -86,6 +86,7 @@ def test_every_preemption_is_logged_and_counted(
     assert stats.num_swaps == (num_swapped > 0)
     assert stats.num_preempted_tokens == num_lost
     assert stats.swapped_out_blocks == stats.swapped_in_blocks == most_swapped == (3 if num_swapped else 0)
+    assert stats.block_bytes == 1024
     assert stats.num_swapped_blocks == 0
 
 

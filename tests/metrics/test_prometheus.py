@@ -15,6 +15,7 @@ COUNTERS = [
     "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:num_preemptions", "vllm:prompt_tokens",
     "vllm:generation_tokens", "vllm:request_success", "octavo:copy_on_write_copies", "octavo:preempted_tokens",
     "octavo:requests_rejected", "octavo:preemptions", "octavo:swap_out_blocks", "octavo:swap_in_blocks",
+    "octavo:swap_out_bytes", "octavo:swap_in_bytes",
 ]  # fmt: skip
 HISTOGRAMS = [
     "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
@@ -77,7 +78,7 @@ def test_preemption_and_the_host_pool() -> None:
     assert value(metrics, "octavo:preemptions_total", mode="swap") == 0, "a series is there before it counts anything"
     stats = EngineStats(
         num_preemptions=9, num_swaps=4, num_preempted_tokens=77, swapped_out_blocks=31, swapped_in_blocks=19,
-        num_host_blocks=50, num_host_cached_blocks=20, num_swapped_blocks=12,
+        block_bytes=1000, num_host_blocks=50, num_host_cached_blocks=20, num_swapped_blocks=12,
     )  # fmt: skip
     metrics.observe(EngineOutputs(stats=stats), [])
     assert value(metrics, "vllm:num_preemptions_total") == 9
@@ -86,6 +87,8 @@ def test_preemption_and_the_host_pool() -> None:
     assert value(metrics, "octavo:preempted_tokens_total") == 77
     assert value(metrics, "octavo:swap_out_blocks_total") == 31
     assert value(metrics, "octavo:swap_in_blocks_total") == 19
+    assert value(metrics, "octavo:swap_out_bytes_total") == 31_000
+    assert value(metrics, "octavo:swap_in_bytes_total") == 19_000
     assert value(metrics, "octavo:swapped_blocks") == 12
     states = {state: value(metrics, "octavo:host_blocks", state=state) for state in ("free", "cached", "swapped")}
     assert states == {"free": 18, "cached": 20, "swapped": 12}
