@@ -4,6 +4,7 @@ A user's mistake is one line on standard error, never a traceback: exit code 2 f
 1 for everything else (settings that cannot work, a missing model, a request that is refused).
 """
 
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from octavo import __version__
+from octavo.cli.variables import warn_of_unknown
 from octavo.core.errors import OctavoError
 
 
@@ -71,8 +73,11 @@ EPILOG = (
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, epilog=EPILOG)
 @click.version_option(__version__, message="octavo %(version)s")
-def octavo() -> None:
+@click.pass_context
+def octavo(ctx: click.Context) -> None:
     """Serve Transformer language models through paged KV memory."""
+    found = (octavo.get_command(ctx, name) for name in octavo.list_commands(ctx))
+    warn_of_unknown(os.environ, [command for command in found if command is not None])
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
 @setting("--enable-log-requests", is_flag=True, help="Log each request's id and counts, never its text.")
 @engine_options
+@limit_options
 def serve(
     engine_args: "EngineArgs",
     served_model_name: str | None,

@@ -21,6 +21,7 @@ class SamplingLimits:
     stop_token_ids: int = 128
     logit_bias: int = 1024
     bad_words: int = 128
+    cache_salt_characters: int = 1024
 
 
 DEFAULT_LIMITS = SamplingLimits()

@@ -12,8 +12,6 @@ from octavo.core.sampling_params import DEFAULT_LIMITS, SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.engine.messages import EngineRequest
 
-MAX_SALT_CHARACTERS = 1024
-
 
 class Intake:
     """Checks requests against vocabulary, context and pool, and splits them into choices.
@@ -36,7 +34,7 @@ class Intake:
             InvalidRequestError: the request can never be served as it is.
         """
         self._check_vocabulary(request)
-        check_salt(request.cache_salt)
+        check_salt(request.cache_salt, request.params.limits.cache_salt_characters)
         check_open_tokens(request)
         if request.beam_search is not None:
             return self._beams(request, request.beam_search)
@@ -121,8 +119,8 @@ class Intake:
             )
 
 
-def check_salt(salt: str | None) -> None:
-    """A cache salt has 1 to 1024 characters (spec D14), each of which can be encoded; None means none.
+def check_salt(salt: str | None, max_characters: int) -> None:
+    """A cache salt has 1 to ``max_characters`` characters, each of which can be encoded; None means none.
 
     Raises:
         InvalidRequestError: it has not.
@@ -130,9 +128,9 @@ def check_salt(salt: str | None) -> None:
     given: Any = salt
     if given is not None and not isinstance(given, str):
         raise InvalidRequestError(f"cache_salt must be a text, got {given!r:.80}", "cache_salt")
-    if salt is not None and not 1 <= len(salt) <= MAX_SALT_CHARACTERS:
+    if salt is not None and not 1 <= len(salt) <= max_characters:
         raise InvalidRequestError(
-            f"cache_salt must have 1 to {MAX_SALT_CHARACTERS} characters, got {len(salt)}", "cache_salt"
+            f"cache_salt must have 1 to {max_characters} characters, got {len(salt)}", "cache_salt"
         )
     try:
         (salt or "").encode()

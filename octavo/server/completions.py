@@ -49,6 +49,7 @@ async def create_completion(request: Request) -> Response:
     prompts = await encode_prompts(
         state,
         fields.prompt,
+        n=params.n,
         add_special_tokens=fields.add_special_tokens is not False,
         truncate=fields.truncate_prompt_tokens,
     )

@@ -25,14 +25,22 @@ async def in_text_thread(state: ServerState, work: Callable[[], T]) -> T:
 
 
 async def encode_prompts(
-    state: ServerState, prompt: Any, *, add_special_tokens: bool = True, truncate: int | None = None
+    state: ServerState, prompt: Any, *, n: int, add_special_tokens: bool = True, truncate: int | None = None
 ) -> list[Prompt]:
     """The ``prompt`` field (text, ids, or a list of either) as token ids; ids are taken as they are (spec D17).
+    ``n``: choices of each.
 
     Raises:
         InvalidRequestError: not of these forms, empty, too many, too long, or an id outside the vocabulary.
     """
-    items = _split(prompt, state.settings.limits.prompts)
+    limits = state.settings.limits
+    items = _split(prompt, limits.prompts)
+    if len(items) * n > limits.choices:
+        raise InvalidRequestError(
+            f"{len(items)} prompts with n {n} are {len(items) * n} choices; a request may have {limits.choices}. "
+            "Send fewer prompts a request, or a smaller n.",
+            "n",
+        )
 
     def encode_all() -> list[Prompt]:
         return [_encode(state, item, add_special_tokens, truncate) for item in items]

@@ -7,7 +7,7 @@ import msgspec
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
-from octavo.engine.intake import check_has_salt
+from octavo.engine.intake import check_has_salt, check_salt
 from octavo.server.limits import ServerLimits
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -94,10 +94,7 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
     if fields.truncate_prompt_tokens is not None and fields.truncate_prompt_tokens < 1:
         raise InvalidRequestError("truncate_prompt_tokens must be at least 1.", "truncate_prompt_tokens")
     salt = fields.cache_salt
-    if salt is not None and not 1 <= len(salt) <= limits.cache_salt_characters:
-        raise InvalidRequestError(
-            f"cache_salt must have 1 to {limits.cache_salt_characters} characters, got {len(salt)}.", "cache_salt"
-        )
+    check_salt(salt, limits.sampling.cache_salt_characters)
     check_has_salt(fields.cache_open_tokens, salt)
     if fields.cache_open_tokens and fields.truncate_prompt_tokens is not None:
         raise InvalidRequestError(

@@ -33,6 +33,22 @@ def test_every_command_has_help_without_the_engine(name: str) -> None:
     assert f"Usage: octavo {name}" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["OCTAVO_MAX_MODEL_LENGTH", "OCTAVO_SHOE_SIZE"])
+def test_a_variable_that_is_no_setting_is_told_once(name: str) -> None:
+    result = CliRunner().invoke(octavo, ["pull", "--help"], env={name: "4k"})
+    assert result.exit_code == 0
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith(f"Warning: the variable {name} is no setting of Octavo and is ignored")
+    assert ("; did you mean OCTAVO_MAX_MODEL_LEN?" in result.stderr) == (name == "OCTAVO_MAX_MODEL_LENGTH")
+
+
+@pytest.mark.parametrize(
+    "name", ["MAX_MODEL_LEN", "MODEL", "CACHE", "ISA", "THREADS", "KV_SANITIZER", "BACKEND", "LIMIT_N", "PORT"]
+)
+def test_a_variable_that_is_a_setting_of_another_command_is_no_mistake(name: str) -> None:
+    assert CliRunner().invoke(octavo, ["pull", "--help"], env={f"OCTAVO_{name}": "1"}).stderr == ""
+
+
 def test_the_list_of_commands_shows_each_with_its_line() -> None:
     shown = CliRunner().invoke(octavo, ["--help"]).output
     for name, command in COMMANDS.items():

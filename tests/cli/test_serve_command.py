@@ -8,7 +8,9 @@ from click.testing import CliRunner
 
 import octavo.cli.serve
 from octavo.cli.main import octavo as command
+from octavo.core.sampling_params import SamplingLimits
 from octavo.engine_args import EngineArgs
+from octavo.server.limits import ServerLimits
 from octavo.server.settings import ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -32,13 +34,15 @@ def test_without_flags_it_serves_the_built_in_model(served: list[tuple[EngineArg
 def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]]) -> None:
     flags = (
         "serve m.gguf --served-model-name name --host 0.0.0.0 --port 9 --api-key k --open-metrics --shutdown-timeout 5 "
-        "--max-num-queued-reqs 2 --max-num-queued-tokens 3 --disable-log-stats --enable-log-requests --block-size 32"
+        "--max-num-queued-reqs 2 --max-num-queued-tokens 3 --disable-log-stats --enable-log-requests --block-size 32 "
+        "--limit-n 128"
     )
     result = CliRunner().invoke(command, flags.split())
     assert result.exit_code == 0, result.output
     ((engine_args, settings),) = served
     assert engine_args == EngineArgs(model="m.gguf", block_size=32)
-    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, False, True)
+    limits = ServerLimits(SamplingLimits(n=128))
+    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, False, True, limits)
     changed = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) != f.default}
     assert {f.name for f in dataclasses.fields(settings)} - changed == set()
 
@@ -47,6 +51,34 @@ def test_the_port_and_the_key_may_come_from_variables(served: list[tuple[EngineA
     result = CliRunner().invoke(command, ["serve"], env={"OCTAVO_PORT": "9", "OCTAVO_API_KEY": "k"})
     assert result.exit_code == 0, result.output
     assert (served[0][1].port, served[0][1].api_key) == (9, "k")
+
+
+def test_every_limit_has_a_flag_a_variable_and_a_place_in_the_file(
+    served: list[tuple[EngineArgs, ServerSettings]], tmp_path: Path
+) -> None:
+    """D14: one table, each entry of which can be set."""
+    defaults = ServerLimits()
+    names = [field.name for kind in (SamplingLimits, ServerLimits) for field in dataclasses.fields(kind)]
+    names.remove("sampling")
+    flags = [f"limit-{name.replace('_', '-')}" for name in names]
+    (tmp_path / "config.yaml").write_text("".join(f"{flag}: 7\n" for flag in flags))
+    runs: list[tuple[list[str], dict[str, str]]] = [
+        ([word for flag in flags for word in (f"--{flag}", "7")], {}),
+        ([], {f"OCTAVO_{flag.replace('-', '_').upper()}": "7" for flag in flags}),
+        (["--config", str(tmp_path / "config.yaml")], {}),
+    ]
+    for words, variables in runs:
+        result = CliRunner().invoke(command, ["serve", *words], env=variables)
+        assert result.exit_code == 0, result.output
+        limits = served.pop()[1].limits
+        assert {getattr(limits.sampling, name, None) or getattr(limits, name) for name in names} == {7}
+        assert dataclasses.fields(limits) == dataclasses.fields(defaults)
+
+
+def test_a_size_may_have_a_unit(served: list[tuple[EngineArgs, ServerSettings]]) -> None:
+    result = CliRunner().invoke(command, ["serve", "--limit-body-bytes", "64MiB"])
+    assert result.exit_code == 0, result.output
+    assert served[0][1].limits == ServerLimits(body_bytes=64 * 2**20)
 
 
 def test_the_docs_name_every_flag() -> None:

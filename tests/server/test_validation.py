@@ -103,6 +103,7 @@ def test_both_ways_to_begin_an_answer(client: httpx.Client) -> None:
         {"n": 64, "stop": ["x"] * 16, "logprobs": 20, "best_of": 64, "cache_salt": "x" * 1024},  # D14: at the limit
         {"stop_token_ids": [255] * 128, "stop": "y" * 256, "bad_words": ["z"] * 128, "seed": 2**63 - 1},
         {"prompt": ["a"] * 256, "max_tokens": 1},
+        {"prompt": ["a"] * 16, "n": 64, "max_tokens": 1},
         {"prompt": [65] * 511, "max_tokens": 1},  # B33: one token of room
         {"prompt": [263]},  # B52: a row of the model beyond the tokenizer's ids
         {"truncate_prompt_tokens": 100, "prompt": "x" * 6400},
@@ -114,6 +115,12 @@ def test_both_ways_to_begin_an_answer(client: httpx.Client) -> None:
 def test_values_at_their_limits(client: httpx.Client, fields: dict[str, Any]) -> None:
     response = client.post("/v1/completions", json=COMPLETION | fields)
     assert response.status_code == 200, response.text[:300]
+
+
+def test_choices_of_all_prompts_have_a_limit_together(client: httpx.Client) -> None:
+    error = check_error(client.post("/v1/completions", json={"prompt": ["a"] * 256, "n": 64, "max_tokens": 1}))
+    assert "256 prompts with n 64 are 16384 choices; a request may have 1024" in error["message"]
+    assert error["param"] == "n"
 
 
 def test_tools_may_be_ignored_on_purpose(client: httpx.Client) -> None:

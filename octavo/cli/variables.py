@@ -1,0 +1,28 @@
+"""OCTAVO_* variables that no setting reads: a misspelt one would otherwise do nothing, without a word."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+
+import click
+
+PREFIX = "OCTAVO_"
+
+WITHOUT_FLAG = frozenset({"OCTAVO_CACHE", "OCTAVO_ISA"})
+"""Read where they are used; see docs/operations.md."""
+
+
+def warn_of_unknown(environment: Mapping[str, str], commands: Iterable[click.Command]) -> None:
+    """One line on standard error for each variable that looks like a setting and is one of no command."""
+    given = sorted(name for name in environment if name.startswith(PREFIX))
+    known = WITHOUT_FLAG.union(*map(_variables, commands)) if given else WITHOUT_FLAG
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            click.echo(f"Warning: the variable {name} is no setting of Octavo and is ignored{hint}", err=True)
+
+
+def _variables(command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        names = parameter.envvar or ()
+        yield from [names] if isinstance(names, str) else names
