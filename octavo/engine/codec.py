@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from octavo.core.beam_search import BeamSearchParams
+from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingLimits, SamplingParams
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest
@@ -18,6 +19,12 @@ class Add(msgspec.Struct, tag="add"):
     """``request`` is an EngineRequest when written and its plain fields when read (see ``read_request``)."""
 
     request: Any
+
+    @property
+    def request_id(self) -> str | None:
+        """Of a request that was read, if it has one, whatever else it holds."""
+        found = self.request.get("request_id") if isinstance(self.request, dict) else None
+        return found if isinstance(found, str) else None
 
 
 class Abort(msgspec.Struct, tag="abort"):
@@ -66,6 +73,10 @@ def encode(message: Command | Event) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
+    """
+    Raises:
+        msgspec.DecodeError: these bytes are no command.
+    """
     return _command_decoder.decode(data)
 
 
@@ -73,14 +84,31 @@ def decode_event(data: bytes) -> Event:
     return _event_decoder.decode(data)
 
 
+class _PlainRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """An EngineRequest on the wire, whose parameters hold unions that msgspec writes but does not read."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: dict[str, Any]
+    arrival_time: float
+    clamp_max_tokens: bool
+    priority: int
+    cache_salt: str | None
+    num_open_tokens: int
+    beam_search: dict[str, Any] | None
+
+
 def read_request(command: Add) -> EngineRequest:
-    """The request of a decoded ``Add``. Its params hold unions that msgspec writes but does not read."""
-    fields = dict(command.request)
-    params = dict(fields.pop("params"))
-    limits = SamplingLimits(**params.pop("limits"))
-    beams = fields.pop("beam_search")
-    return EngineRequest(
-        params=SamplingParams(**params, limits=limits),
-        beam_search=None if beams is None else BeamSearchParams(**beams),
-        **fields,
-    )
+    """The request of a decoded ``Add``.
+
+    Raises:
+        InvalidRequestError: it holds what no request can hold.
+    """
+    try:
+        plain = msgspec.convert(command.request, _PlainRequest)
+        limits = msgspec.convert(plain.params.pop("limits", {}), SamplingLimits)
+        params = SamplingParams(**plain.params, limits=limits)
+        beams = None if plain.beam_search is None else BeamSearchParams(**plain.beam_search)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidRequestError(f"the request cannot be read: {error}"[:500]) from error
+    return EngineRequest(**msgspec.structs.asdict(plain) | {"params": params, "beam_search": beams})

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+import msgspec
 import zmq
 
-from octavo.core.errors import OctavoError
+from octavo.core.errors import InvalidRequestError, OctavoError
 from octavo.engine.coalesce import Outbox
 from octavo.engine.codec import (
     Abort,
@@ -35,7 +36,7 @@ from octavo.engine.codec import (
     read_request,
 )
 from octavo.engine.interface import EngineLoop
-from octavo.engine.messages import EngineOutputs
+from octavo.engine.messages import EngineOutputs, OutputDelta
 from octavo.engine.stats_log import StatsLog
 
 logger = logging.getLogger(__name__)
@@ -199,15 +200,32 @@ class EngineProcessLoop:
             self._obey(data)
 
     def _obey(self, data: bytes) -> None:
-        command = decode_command(data)
+        try:
+            command = decode_command(data)
+        except msgspec.DecodeError as error:
+            logger.warning("A message that is no command was dropped: %s", error)
+            return
         if isinstance(command, Add):
-            self._engine.add_request(read_request(command))
+            self._add(command)
         elif isinstance(command, Abort):
             self._engine.abort(command.request_id)
         elif isinstance(command, ResetPrefixCache):
             self._engine.reset_prefix_cache()
         elif isinstance(command, Shutdown):
             self._stopping = True
+
+    def _add(self, command: Add) -> None:
+        """Hand on a request; one that cannot be read ends alone, like one that the engine refuses."""
+        try:
+            request = read_request(command)
+        except InvalidRequestError as error:
+            logger.warning("A request was dropped: %s", error)
+            if command.request_id is not None:
+                refusal = OutputDelta(command.request_id, 0, finish_reason="error")
+                refusal.error, refusal.invalid_param = error.message, error.param or ""
+                self._outbox.put(EngineOutputs([refusal]))
+            return
+        self._engine.add_request(request)
 
     def _step(self) -> None:
         outputs = self._engine.step()
