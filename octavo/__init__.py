@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from octavo.async_llm import AsyncLLM as AsyncLLM
     from octavo.core.beam_search import BeamSearchParams as BeamSearchParams
     from octavo.core.errors import ConfigurationError as ConfigurationError
     from octavo.core.errors import EngineDeadError as EngineDeadError
@@ -20,31 +21,33 @@ if TYPE_CHECKING:
     from octavo.core.sampling_params import SamplingParams as SamplingParams
     from octavo.engine_args import EngineArgs as EngineArgs
     from octavo.llm import LLM as LLM
-    from octavo.llm import BeamSearchOutput as BeamSearchOutput
-    from octavo.llm import BeamSearchSequence as BeamSearchSequence
-    from octavo.llm import CompletionOutput as CompletionOutput
-    from octavo.llm import RequestOutput as RequestOutput
+    from octavo.outputs import BeamSearchOutput as BeamSearchOutput
+    from octavo.outputs import BeamSearchSequence as BeamSearchSequence
+    from octavo.outputs import CompletionOutput as CompletionOutput
+    from octavo.outputs import RequestOutput as RequestOutput
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "LLM": "octavo.llm",
-    "BeamSearchOutput": "octavo.llm",
+    "AsyncLLM": "octavo.async_llm",
+    "BeamSearchOutput": "octavo.outputs",
     "BeamSearchParams": "octavo.core.beam_search",
-    "BeamSearchSequence": "octavo.llm",
-    "CompletionOutput": "octavo.llm",
+    "BeamSearchSequence": "octavo.outputs",
+    "CompletionOutput": "octavo.outputs",
     "ConfigurationError": "octavo.core.errors",
     "EngineArgs": "octavo.engine_args",
     "EngineDeadError": "octavo.core.errors",
     "InvalidRequestError": "octavo.core.errors",
     "OctavoError": "octavo.core.errors",
-    "RequestOutput": "octavo.llm",
+    "RequestOutput": "octavo.outputs",
     "SamplingParams": "octavo.core.sampling_params",
 }
 """Public name -> the module that holds it."""
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",

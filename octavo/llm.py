@@ -1,95 +1,27 @@
 """The engine in this process: ``LLM(model).generate(prompts, params)``, as in vLLM."""
 
 import itertools
-import operator
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from numbers import Integral
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from octavo.build import build_engine, build_tokenizer
 from octavo.core.beam_search import BeamSearchParams
-from octavo.core.errors import InvalidRequestError, OctavoError
+from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.step import TokenLogprobs
 from octavo.engine.intake import check_has_salt
 from octavo.engine.interrupts import interrupts_wait
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
 from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
 from octavo.loading.system_prefix import num_system_tokens
+from octavo.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput, raise_for
+from octavo.prompt import Prompt, as_token_ids, listed_prompts
 
-Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
-
-
-@dataclass(slots=True)
-class CompletionOutput:
-    """One choice. ``logprobs``: one entry a token, raw, where asked for."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    cumulative_logprob: float | None = None
-    logprobs: list[TokenLogprobs] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """One request with its choices. ``metrics``: times of each choice, in the order in which they ended. ``prompt``
-    is None where ids were given."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
-    finished: bool = False
-    metrics: list[RequestTimes] = field(default_factory=list)
-    num_cached_tokens: int = 0
-
-    def add(self, delta: OutputDelta) -> None:
-        """Take in what is new of one choice."""
-        output = self.outputs[delta.index]
-        output.text += delta.text
-        output.token_ids += delta.token_ids
-        if delta.logprobs is not None:
-            output.logprobs = (output.logprobs or []) + delta.logprobs
-            drawn = (entry.logprob for entry in delta.logprobs)
-            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(drawn)
-        if delta.cumulative_logprob is not None:
-            output.cumulative_logprob = delta.cumulative_logprob
-        if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = delta.prompt_logprobs
-        if delta.index == 0:
-            self.num_cached_tokens = delta.num_cached_tokens
-        output.finish_reason = delta.finish_reason
-        output.stop_reason = delta.stop_reason
-        self.finished = all(output.finish_reason for output in self.outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class BeamSearchSequence:
-    """One result of a beam search, prompt and output together, in ``text`` without control tokens. ``cum_logprob``: of
-    the output, summed over its tokens (an EOS included), raw. ``finish_reason``: "stop" (an EOS, which is the last of
-    ``tokens``) or "length"."""
-
-    tokens: list[int]
-    text: str
-    cum_logprob: float
-    finish_reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class BeamSearchOutput:
-    """The results for one prompt, as many as beams, best first."""
-
-    sequences: list[BeamSearchSequence]
 
 
 class LLM:
@@ -125,7 +57,7 @@ class LLM:
         Raises:
             InvalidRequestError: one of them can never be served; the others are aborted.
         """
-        listed = _listed(prompts)
+        listed = listed_prompts(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
         requests = self._requests(ids, _spread(params, len(ids)), cache_salt, [cache_open_tokens] * len(ids))
@@ -148,7 +80,7 @@ class LLM:
         given: Any = params
         if not isinstance(given, BeamSearchParams):
             raise InvalidRequestError(f"params must be BeamSearchParams, got {given!r:.80}", "params")
-        ids = [self._encode(prompt) for prompt in _listed(prompts)]
+        ids = [self._encode(prompt) for prompt in listed_prompts(prompts)]
         requests = self._requests(ids, _spread(None, len(ids)), cache_salt, [cache_open_tokens] * len(ids))
         outputs = self._run([None] * len(ids), [replace(request, beam_search=params) for request in requests])
         return [BeamSearchOutput([self._sequence(output, each) for each in output.outputs]) for output in outputs]
@@ -199,7 +131,7 @@ class LLM:
         ``clamp_max_tokens``: shorten ``max_tokens`` to the room left instead of refusing.
         """
         params = params or SamplingParams()
-        token_ids = _token_ids(prompt_token_ids)
+        token_ids = as_token_ids(prompt_token_ids)
         (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens])
         request = replace(request, clamp_max_tokens=clamp_max_tokens)
         request_id = request.request_id
@@ -211,7 +143,7 @@ class LLM:
                 while not arrived:
                     self._step()
                 delta = arrived.popleft()
-                _raise_for(delta)
+                raise_for(delta)
                 open_choices -= delta.finish_reason is not None
                 yield delta
         finally:
@@ -243,7 +175,7 @@ class LLM:
         self.close()
 
     def _encode(self, prompt: Prompt) -> list[int]:
-        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
+        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else as_token_ids(prompt)
 
     def _requests(
         self,
@@ -284,8 +216,7 @@ class LLM:
         outputs: dict[str, RequestOutput] = {}
         try:
             for text, request in zip(texts, requests, strict=True):
-                choices = [CompletionOutput(index) for index in range(request.num_choices)]
-                outputs[request.request_id] = RequestOutput(request.request_id, text, request.prompt_token_ids, choices)
+                outputs[request.request_id] = RequestOutput.begin(request, text)
                 self._add(request)
             while not all(output.finished for output in outputs.values()):
                 self._take(self._step(), outputs)
@@ -296,7 +227,7 @@ class LLM:
     def _take(self, news: EngineOutputs, outputs: Mapping[str, RequestOutput]) -> None:
         for delta in news.deltas:
             if delta.request_id in outputs:
-                _raise_for(delta)
+                raise_for(delta)
                 outputs[delta.request_id].add(delta)
         for times in news.finished:
             if times.request_id in outputs:
@@ -312,33 +243,6 @@ class LLM:
         return news
 
 
-def _listed(prompts: Any) -> list[Any]:
-    """One prompt or several as a list of them; anything that can be gone through is taken, arrays too."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, bytes | Mapping) or not isinstance(prompts, Iterable):
-        raise _not_a_prompt(prompts)
-    items: list[Any] = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
-    return [items] if items and isinstance(items[0], Integral) else items
-
-
-def _token_ids(prompt: Any) -> list[int]:
-    """Plain ints, whatever whole numbers they were."""
-    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-        raise _not_a_prompt(prompt)
-    token_ids = list(prompt)
-    if any(isinstance(token_id, bool) for token_id in token_ids):
-        raise _not_a_prompt(prompt)
-    try:
-        return [operator.index(token_id) for token_id in token_ids]
-    except TypeError as error:
-        raise _not_a_prompt(prompt) from error
-
-
-def _not_a_prompt(prompt: Any) -> InvalidRequestError:
-    return InvalidRequestError(f"a prompt must be a text or a list of token ids, got {prompt!r:.80}", "prompt")
-
-
 def _spread(params: Any, count: int) -> Sequence[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
@@ -347,11 +251,3 @@ def _spread(params: Any, count: int) -> Sequence[SamplingParams]:
     if len(params) != count:
         raise InvalidRequestError(f"{count} prompts need {count} sampling params, got {len(params)}", "params")
     return params
-
-
-def _raise_for(delta: OutputDelta) -> None:
-    if delta.error is None:
-        return
-    if delta.invalid_param is not None:
-        raise InvalidRequestError(delta.error, delta.invalid_param or None)
-    raise OctavoError(delta.error)

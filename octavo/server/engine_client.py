@@ -41,6 +41,9 @@ SILENCE_SECONDS = 4.0
 
 PATIENCE_SECONDS = 2.0
 
+STORING_SECONDS = 60.0
+"""How long the engine may take its prefix cache to disk before it is ended."""
+
 _CLIENT_NAMES = {"beam_width": "n"}
 """Fields of the engine that have another name over HTTP."""
 
@@ -220,6 +223,17 @@ class AsyncEngineClient:
             return False
         self._send(Shutdown())
         return True
+
+    async def end(self, hurried: asyncio.Event | None = None) -> None:
+        """Let the process end by itself, its prefix cache on disk; or, after a while or when ``hurried`` is set, like
+        it or not."""
+        if self.ask_to_end():
+            events = [self.dead] if hurried is None else [self.dead, hurried]
+            waits = [asyncio.create_task(event.wait()) for event in events]
+            await asyncio.wait(waits, timeout=STORING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        self.shutdown()
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Stop the process (killed after ``timeout`` seconds), close the sockets, leave no file. May be repeated."""

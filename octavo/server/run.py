@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STORING_SECONDS = 60.0
-"""How long the engine may take its prefix cache to disk before it is ended."""
 DEATH_NOTICE_SECONDS = 1.0
 """How long a server whose engine died still answers (503), so that open streams get their error event."""
 
@@ -111,7 +109,7 @@ class ServerRun:
         finally:
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
-            await self._end_engine()
+            await self._state.engine.end(self._hurried)
             self._state.text_threads.shutdown(wait=False, cancel_futures=True)
             logger.info("Octavo has stopped.")
         if len(self._signals) > 1:
@@ -133,17 +131,6 @@ class ServerRun:
         logger.error("The engine process ended with code %s; the server stops.", state.engine.exit_code)
         await asyncio.sleep(DEATH_NOTICE_SECONDS)
         raise EngineDeadError(f"The engine process ended with code {state.engine.exit_code}.")
-
-    async def _end_engine(self) -> None:
-        """The engine ends by itself when its prefix cache is on disk; or, after a while or at a second signal, like it
-        or not."""
-        engine = self._state.engine
-        if engine.ask_to_end():
-            waits = [asyncio.create_task(event.wait()) for event in (engine.dead, self._hurried)]
-            await asyncio.wait(waits, timeout=STORING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
-        engine.shutdown()
 
     @property
     def _address(self) -> str:

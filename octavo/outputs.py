@@ -1,0 +1,99 @@
+"""What comes back from an engine in Python, put together from its deltas; names as in vLLM."""
+
+from dataclasses import dataclass, field, replace
+
+from octavo.core.errors import InvalidRequestError, OctavoError
+from octavo.core.step import TokenLogprobs
+from octavo.engine.messages import EngineRequest, OutputDelta, RequestTimes
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One choice. ``logprobs``: one entry a token, raw, where asked for."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """One request with its choices. ``metrics``: times of each choice, in the order in which they ended. ``prompt``
+    is None where ids were given."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finished: bool = False
+    metrics: list[RequestTimes] = field(default_factory=list)
+    num_cached_tokens: int = 0
+
+    @classmethod
+    def begin(cls, request: EngineRequest, prompt: str | None) -> "RequestOutput":
+        """What there is of ``request`` before its first step."""
+        choices = [CompletionOutput(index) for index in range(request.num_choices)]
+        return cls(request.request_id, prompt, request.prompt_token_ids, choices)
+
+    def add(self, delta: OutputDelta) -> None:
+        """Take in what is new of one choice."""
+        output = self.outputs[delta.index]
+        output.text += delta.text
+        output.token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            output.logprobs = (output.logprobs or []) + delta.logprobs
+            drawn = (entry.logprob for entry in delta.logprobs)
+            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(drawn)
+        if delta.cumulative_logprob is not None:
+            output.cumulative_logprob = delta.cumulative_logprob
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        if delta.index == 0:
+            self.num_cached_tokens = delta.num_cached_tokens
+        output.finish_reason = delta.finish_reason
+        output.stop_reason = delta.stop_reason
+        self.finished = all(output.finish_reason for output in self.outputs)
+
+    def snapshot(self) -> "RequestOutput":
+        """A copy that what comes later leaves as it is."""
+        outputs = [
+            replace(output, token_ids=output.token_ids.copy(), logprobs=output.logprobs and output.logprobs.copy())
+            for output in self.outputs
+        ]
+        return replace(self, outputs=outputs, metrics=self.metrics.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchSequence:
+    """One result of a beam search, prompt and output together, in ``text`` without control tokens. ``cum_logprob``: of
+    the output, summed over its tokens (an EOS included), raw. ``finish_reason``: "stop" (an EOS, which is the last of
+    ``tokens``) or "length"."""
+
+    tokens: list[int]
+    text: str
+    cum_logprob: float
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchOutput:
+    """The results for one prompt, as many as beams, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+def raise_for(delta: OutputDelta) -> None:
+    """
+    Raises:
+        InvalidRequestError, OctavoError: the engine refused the request, or failed on it.
+    """
+    if delta.error is None:
+        return
+    if delta.invalid_param is not None:
+        raise InvalidRequestError(delta.error, delta.invalid_param or None)
+    raise OctavoError(delta.error)

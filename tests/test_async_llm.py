@@ -1,0 +1,134 @@
+"""``AsyncLLM``: the engine in its own process, streamed to asyncio, with the answers of ``LLM``."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from octavo import (
+    LLM,
+    AsyncLLM,
+    ConfigurationError,
+    EngineDeadError,
+    InvalidRequestError,
+    RequestOutput,
+    SamplingParams,
+)
+from tests.support.models import rand_model
+
+PROMPTS = ([5, 6, 7], [8, 9, 10, 11])
+PARAMS = SamplingParams(n=2, seed=3, max_tokens=6, ignore_eos=True, logprobs=1)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rand_model(tmp_path_factory.mktemp("rand"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def llm(folder: Path) -> AsyncIterator[AsyncLLM]:
+    async with AsyncLLM(str(folder), num_blocks=64) as opened:
+        yield opened
+
+
+async def outputs_of(
+    llm: AsyncLLM, prompt: Any, params: SamplingParams | None = PARAMS, **more: Any
+) -> list[RequestOutput]:
+    return [output async for output in llm.generate(prompt, params, **more)]
+
+
+async def test_requests_side_by_side_have_the_answers_of_llm(llm: AsyncLLM, folder: Path) -> None:
+    streams = await asyncio.gather(*(outputs_of(llm, prompt, request_id="mine") for prompt in PROMPTS))
+    for expected, outputs in zip(LLM(str(folder), num_blocks=64).generate(list(PROMPTS), PARAMS), streams, strict=True):
+        last = outputs[-1]
+        assert last.outputs == expected.outputs
+        assert last.request_id == "mine"
+        assert last.prompt_token_ids == expected.prompt_token_ids
+        assert [times.num_generation_tokens for times in last.metrics] == [6, 6]
+        assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+        for choice in range(2):
+            lengths = [len(output.outputs[choice].token_ids) for output in outputs]
+            assert lengths == sorted(lengths), "each output holds what the one before it held"
+            assert lengths[0] < 6, "an output stays as it was when it came"
+
+
+async def test_a_text_and_a_conversation(llm: AsyncLLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    *_, last = await outputs_of(llm, "hello", SamplingParams(max_tokens=2))
+    assert (last.prompt, last.prompt_token_ids) == ("hello", tokenizer.encode("hello"))
+    messages = [{"role": "user", "content": "hello"}]
+    expected = tokenizer.apply_chat_template(messages)
+    outputs = [output async for output in llm.chat(messages, SamplingParams(max_tokens=2))]
+    assert (outputs[-1].prompt, outputs[-1].prompt_token_ids) == (None, expected)
+
+
+async def test_a_closed_stream_is_aborted(llm: AsyncLLM) -> None:
+    async with aclosing(llm.generate(PROMPTS[0], SamplingParams(max_tokens=200, ignore_eos=True))) as outputs:
+        await anext(outputs)
+    for _ in range(500):
+        metrics = await llm.get_metrics()
+        if metrics.aborted:
+            break
+        await asyncio.sleep(0.01)
+    assert (metrics.aborted, metrics.num_running, metrics.num_active_blocks) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "message"),
+    [
+        ([], PARAMS, "empty"),
+        ([10**6], PARAMS, "outside the vocabulary|the vocabulary has ids"),
+        (5, PARAMS, "must be a text or a list of token ids"),
+        ([1], {"n": 1}, "must be SamplingParams"),
+        ([1], SamplingParams(max_tokens=10**6), "this request needs"),
+    ],
+)
+async def test_what_can_never_run_is_refused(llm: AsyncLLM, prompt: Any, params: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        await outputs_of(llm, prompt, params)
+
+
+async def test_the_prefix_cache_is_shared_by_salt_and_can_be_reset(llm: AsyncLLM) -> None:
+    prompt = list(range(1, 40))
+
+    async def num_cached(salt: str) -> int:
+        return (await outputs_of(llm, prompt, cache_salt=salt))[-1].num_cached_tokens
+
+    assert [await num_cached(salt) for salt in ("a", "a", "b")] == [0, 38, 0]
+    await llm.reset_prefix_cache()
+    assert await num_cached("a") == 0
+
+
+async def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        await AsyncLLM("/nowhere/model.gguf").start()
+
+
+async def test_settings_found_wrong_in_the_engines_process(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot hold one sequence"):
+        await AsyncLLM(str(folder), kv_cache_memory_bytes=100).start()
+
+
+async def test_after_the_end(llm: AsyncLLM) -> None:
+    """The last test of this file: it ends the engine."""
+    running = asyncio.create_task(outputs_of(llm, PROMPTS[0], SamplingParams(max_tokens=200, ignore_eos=True)))
+    await asyncio.sleep(0.05)
+    await llm.close()
+    await llm.close()
+    with pytest.raises(EngineDeadError):
+        await running
+    with pytest.raises(EngineDeadError, match="not running"):
+        await outputs_of(llm, PROMPTS[0])
+
+
+async def test_asking_needs_no_tensor_library() -> None:
+    code = "import sys; from octavo import AsyncLLM; AsyncLLM(); assert 'torch' not in sys.modules"
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=True)
