@@ -105,8 +105,8 @@ class AsyncLLM:
         await self.start()
         check_has_salt(cache_open_tokens, cache_salt)
         token_ids = await self._in_thread(lambda it: it.apply_chat_template(messages, **template_options))
-        num_open = cache_open_tokens
-        if num_open == "system":
+        num_open: int | str = cache_open_tokens
+        if isinstance(num_open, str):  # "system"
             num_open = await self._in_thread(lambda it: num_system_tokens(it, messages, token_ids))
         request = _request(token_ids, params, cache_salt, num_open)
         async with aclosing(self._outputs(request, None, request_id)) as outputs:

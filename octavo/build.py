@@ -23,7 +23,6 @@ from octavo.engine.engine import Engine, EngineParts
 from octavo.engine_args import EngineArgs
 from octavo.kernels import select_ops
 from octavo.kernels.interface import Ops, allocate_kv
-from octavo.kernels.native import MAX_THREADS
 from octavo.loading.interface import Tokenizer
 from octavo.loading.resolve import resolve_model
 from octavo.loading.tokenizer import load_tokenizer
@@ -61,8 +60,6 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
     Raises:
         ConfigurationError: settings or files that cannot work, in one sentence.
     """
-    if args.threads is not None and args.threads > MAX_THREADS:
-        raise ConfigurationError(f"threads must be at most {MAX_THREADS}, got {args.threads}")
     ops = select_ops(args.backend)
     if args.threads is not None:
         _set_threads(ops, args.threads)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
-from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode
+from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode, SchedulerConfig
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +16,11 @@ DTYPES = ("auto", "float32", "fp32")
 KV_CACHE_DTYPES = {"auto": "float32", "float32": "float32", "fp32": "float32", "int8": "int8"}
 """Each name, and torch's name of the type that holds keys and values. auto: the type that the model computes in. int8:
 with one fp32 scale a token and KV head (docs/kernel-contract.md)."""
+
+BACKENDS = ("cpu", "reference")
+
+MAX_THREADS = 1024
+"""More than any machine has cores for; far more would take the memory for their stacks."""
 
 MAX_SWAP_SPACE = 2**20
 """GiB, on disk too; more is a number of bytes."""
@@ -108,12 +113,35 @@ def _check(args: EngineArgs) -> None:
     swap_space: Any = args.swap_space
     if swap_space is not None and not (isinstance(swap_space, int | float) and 0 <= swap_space < MAX_SWAP_SPACE):
         raise ConfigurationError(f"swap_space must be a number of GiB, 0 or more, got {swap_space!r:.60}")
+    _check_kernels(args)
+    _check_sizes(args)
     _check_host_tier(args)
     _check_disk_tier(args)
     for name, choices in _CHOICES.items():
         if getattr(args, name) not in choices:
             chosen = f"{getattr(args, name)!r:.60}"
             raise ConfigurationError(f"{name} {chosen} is not supported; use one of: {', '.join(choices)}")
+
+
+def _check_kernels(args: EngineArgs) -> None:
+    if args.threads is not None and args.threads > MAX_THREADS:
+        raise ConfigurationError(f"threads must be at most {MAX_THREADS}, got {args.threads}")
+    if args.backend is not None and args.backend not in BACKENDS:
+        raise ConfigurationError(f"There is no backend {args.backend!r:.60}; choose one of: {', '.join(BACKENDS)}.")
+
+
+def _check_sizes(args: EngineArgs) -> None:
+    """Sizes that cannot go together, whatever the model."""
+    if args.max_num_batched_tokens is not None:
+        SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens)
+    if args.num_blocks is None or args.max_model_len is None:
+        return
+    num_tokens = args.num_blocks * args.block_size
+    if num_tokens < args.max_model_len:
+        raise ConfigurationError(
+            f"num_blocks {args.num_blocks} of {args.block_size} tokens hold {num_tokens} tokens at most, but "
+            f"max_model_len is {args.max_model_len}; give more blocks or lower max_model_len"
+        )
 
 
 def _check_host_tier(args: EngineArgs) -> None:

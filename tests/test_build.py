@@ -7,7 +7,8 @@ import pytest
 
 from octavo.build import build_engine
 from octavo.core.errors import ConfigurationError
-from octavo.engine_args import EngineArgs
+from octavo.engine_args import BACKENDS, MAX_THREADS, EngineArgs
+from octavo.kernels import native, registry
 from tests.support.models import rand_model
 
 
@@ -25,11 +26,24 @@ def rand(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"block_size": 0}, "block_size must be at least 1, got 0"),
         ({"memory_utilization": 1.5}, "memory_utilization must be in"),
         ({"seed": -1}, "seed must be a whole number"),
+        ({"threads": 1025}, "threads must be at most 1024, got 1025"),
+        ({"backend": "gpu"}, "There is no backend 'gpu'; choose one of: cpu, reference"),
+        ({"max_num_batched_tokens": 100}, r"max_num_batched_tokens \(100\) must be at least max_num_seqs \(256\)"),
+        (
+            {"num_blocks": 9, "max_model_len": 200},
+            "num_blocks 9 of 16 tokens hold 144 tokens at most, but",
+        ),
     ],
 )
 def test_settings_are_checked_when_they_are_made(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         EngineArgs(**settings)  # type: ignore[arg-type]
+
+
+def test_what_is_checked_early_is_what_is_there() -> None:
+    """Names and numbers that settings know without the libraries which compute."""
+    assert tuple(registry._BACKENDS) == BACKENDS
+    assert native.MAX_THREADS == MAX_THREADS
 
 
 def test_more_kv_memory_than_there_is(rand: Path) -> None:

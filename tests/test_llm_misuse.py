@@ -1,17 +1,20 @@
 """``LLM`` used wrongly, or interrupted: one clear sentence, nothing left behind."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from octavo import LLM, InvalidRequestError, SamplingParams
-from octavo.core.errors import ConfigurationError
+from octavo.core.errors import ConfigurationError, OctavoError
 from octavo.engine.interrupts import interrupts_wait
 from tests.support.models import rand_model
 
@@ -103,6 +106,23 @@ def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
         SamplingParams(**{name: value})
 
 
+def test_a_model_whose_weights_are_no_numbers(folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One sentence, and nothing that looks like a fault in Octavo."""
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    (weights,) = damaged.glob("*.safetensors")
+    tensors = load_file(weights)
+    tensors["model.norm.weight"].fill_(torch.nan)
+    save_file(tensors, weights)
+    with pytest.raises(OctavoError) as caught:
+        LLM(str(damaged), num_blocks=64).generate([1, 2, 3], GREEDY)
+    assert str(caught.value) == (
+        "the model could not compute this request: it gave no usable logits (the largest is nan); "
+        "its weights may be damaged"
+    )
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 BAD_SETTINGS: dict[str, Any] = {
     "num_blocks": 10**12,
     "block_size": 1.5,
@@ -126,16 +146,15 @@ def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
         LLM(name)
 
 
-def interrupt_in(seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
-
-
 def run_until_interrupted(work: Callable[[], object], seconds: float) -> None:
-    timer = interrupt_in(seconds)
-    with pytest.raises(KeyboardInterrupt):
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+
+    def interrupted() -> NoReturn:
+        timer.start()  # on a busy machine the interrupt may come in here already
         repeat_forever(work)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     timer.join()
 
 

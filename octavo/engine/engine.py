@@ -228,7 +228,7 @@ class Engine:
             self._note_times(choice, now)
             self._close(sequence)
         for sequence, fault in outcome.failed.items():
-            self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else ValueError(fault.message))
+            self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else fault.message)
 
     def _note_times(self, choice: Choice, now: float) -> None:
         if choice.last_token is None:
@@ -258,14 +258,15 @@ class Engine:
         for sequence in self._scheduler.roll_back():
             self._fail(sequence, error)
 
-    def _fail(self, sequence: Request, error: Exception) -> None:
-        """Tell the client of a sequence that has failed why."""
+    def _fail(self, sequence: Request, error: Exception | str) -> None:
+        """Tell the client of a sequence that has failed why. ``error``: what its step raised, or one sentence."""
         self._num_failed += 1
         delta = self._close(sequence)
         if isinstance(error, InvalidRequestError):
             delta.error, delta.invalid_param = error.message, error.param or ""
         else:
-            logger.error("request %s failed", sequence.request_id, exc_info=error)
+            if isinstance(error, Exception):  # one that nobody has foreseen
+                logger.error("request %s failed", sequence.request_id, exc_info=error)
             delta.error = f"the model could not compute this request: {error}"
 
     def _refuse(self, request: EngineRequest, error: InvalidRequestError) -> None:

@@ -103,4 +103,4 @@ def _no_token(row: RowSampling, best: float, changed: bool) -> ValueError:
             f"allowed_token_ids, bad_words and min_tokens together leave no token to draw after "
             f"{row.num_output_tokens} output tokens; relax one of them"
         )
-    return ValueError(f"the model gave no usable logits for row {row.row_id}: the largest is {best}")
+    return ValueError(f"it gave no usable logits (the largest is {best}); its weights may be damaged")
