@@ -15,9 +15,10 @@ class InvariantError(AssertionError):
     """The bookkeeping contradicts itself: a fault in Octavo."""
 
 
-def _require(condition: bool, message: str) -> None:
+def _require(condition: bool, message: str, *values: object) -> None:
+    """``message`` is put together, with %, only where it is needed: this runs for every block after every step."""
     if not condition:
-        raise InvariantError(message)
+        raise InvariantError(message % values)
 
 
 def check_cache(kv: KVCacheManager, tables: Iterable[BlockTables], swapped: Iterable[SwappedTables] = ()) -> None:
@@ -46,21 +47,24 @@ def _check_pool(pool: BlockPool, counts: Counter[int]) -> None:
     free = set(free_ids)
     _require(len(free) == len(free_ids), "a block is free twice")
     for block_id, (ref_count, name) in enumerate(zip(pool.ref_counts, pool.names, strict=True)):
-        block = f"block {block_id}"
-        expected = counts[block_id]
-        _require(ref_count == expected, f"{block} counts {ref_count} references, {expected} are in tables and holds")
-        _require((ref_count == 0) == (block_id in free), f"{block}: free if and only if unreferenced")
+        expected = counts.get(block_id, 0)
+        _require(
+            ref_count == expected,
+            "block %s counts %s references, %s are in tables and holds",
+            *(block_id, ref_count, expected),
+        )
+        _require((ref_count == 0) == (block_id in free), "block %s: free if and only if unreferenced", block_id)
         if name is None:
-            _require(block_id not in pool.evictor, f"{block}: in the evictor without a name")
+            _require(block_id not in pool.evictor, "block %s: in the evictor without a name", block_id)
         else:
             found = pool.lookup(name)
-            _require(found == block_id, f"{block}: the index has {found} under its name")
+            _require(found == block_id, "block %s: the index has %s under its name", block_id, found)
     named = sum(name is not None for name in pool.names)
-    _require(named == pool.num_named, f"{named} blocks carry a name, the index has {pool.num_named}")
+    _require(named == pool.num_named, "%s blocks carry a name, the index has %s", named, pool.num_named)
     used = sum(ref_count > 0 for ref_count in pool.ref_counts)
-    _require(pool.num_free + used == pool.num_blocks, f"{pool.num_free} free + {used} used of {pool.num_blocks}")
+    _require(pool.num_free + used == pool.num_blocks, "%s free + %s used of %s", pool.num_free, used, pool.num_blocks)
     shared = sum(ref_count > 1 for ref_count in pool.ref_counts)
-    _require(shared == pool.num_shared, f"{shared} blocks are shared, the pool counts {pool.num_shared}")
+    _require(shared == pool.num_shared, "%s blocks are shared, the pool counts %s", shared, pool.num_shared)
 
 
 def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
@@ -76,13 +80,13 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
             request in scheduler.prefix_waits,
             request in scheduler.population.families,
         ]
-        _require(sum(places) == (not request.is_finished), f"{request}: in {sum(places)} queues")
-        _require(places[0] == (request.status is Status.RUNNING), f"{request}: running queue and status differ")
+        _require(sum(places) == (not request.is_finished), "%s: in %s queues", request, sum(places))
+        _require(places[0] == (request.status is Status.RUNNING), "%s: running queue and status differ", request)
         if request.swapped is not None:
-            _require(request.status is Status.PREEMPTED, f"{request}: swapped out and not in line")
+            _require(request.status is Status.PREEMPTED, "%s: swapped out and not in line", request)
             swapped.append(request.swapped)
         if request.tables is None:
-            _require(request.status is not Status.RUNNING, f"{request}: runs without tables")
+            _require(request.status is not Status.RUNNING, "%s: runs without tables", request)
             continue
         tables.append(request.tables)
         _check_counts(request, scheduler.kv.config.block_size)
@@ -93,24 +97,26 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
 
 def _check_counts(request: Request, block_size: int) -> None:
     landed, computed, planned = request.num_landed_tokens, request.num_computed_tokens, request.num_planned_tokens
-    _require(landed <= computed, f"{request}: more landed than computed")
+    _require(landed <= computed, "%s: more landed than computed", request)
     if request.is_finished:
         return
-    _require(computed <= planned, f"{request}: computed past its {planned} tokens")
+    _require(computed <= planned, "%s: computed past its %s tokens", request, planned)
     assert request.tables is not None
     capacity = request.tables.capacity
-    _require(computed <= request.tables.num_blocks * block_size, f"{request}: computed past its blocks")
+    _require(computed <= request.tables.num_blocks * block_size, "%s: computed past its blocks", request)
     is_tail_shared = capacity == computed - computed % block_size  # since a fork: copied before more is written
-    _require(computed <= capacity or is_tail_shared, f"{request}: computed past its capacity {capacity}")
-    _require(request.num_tokens <= request.max_total_tokens, f"{request}: past its {request.max_total_tokens} tokens")
+    _require(computed <= capacity or is_tail_shared, "%s: computed past its capacity %s", request, capacity)
+    _require(
+        request.num_tokens <= request.max_total_tokens, "%s: past its %s tokens", request, request.max_total_tokens
+    )
     is_idle = request.num_in_flight == 0
-    _require(landed == computed or not is_idle, f"{request}: not in flight, against its counts")
+    _require(landed == computed or not is_idle, "%s: not in flight, against its counts", request)
 
 
 def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     """The plan keeps its budget and writes only into blocks that one sequence alone holds, or shares with those that
     fork it in this very plan."""
-    _require(0 < plan.num_tokens <= scheduler.config.max_num_batched_tokens, f"step of {plan.num_tokens} tokens")
+    _require(0 < plan.num_tokens <= scheduler.config.max_num_batched_tokens, "step of %s tokens", plan.num_tokens)
     _require(len(set(plan.row_ids)) == len(plan.row_ids), "a row is planned twice")
     rows = {request.row_id: request for request in scheduler.running}
     held = Counter(scheduler.kv.held_blocks)
@@ -122,7 +128,7 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
         for group in tables.groups if count else ():
             for block_id in group[start // size : (start + count - 1) // size + 1]:
                 ref_count = scheduler.kv.pool.ref_counts[block_id] - held[block_id]
-                _require(ref_count == owners[row_id], f"block {block_id}: written by row {row_id} while shared")
+                _require(ref_count == owners[row_id], "block %s: written by row %s while shared", block_id, row_id)
     sources, targets = {copy.source for copy in plan.copies}, [copy.target for copy in plan.copies]
     _require(sources.isdisjoint(targets), "a block is source and target of copies")
     _require(len(set(targets)) == len(targets), "a block is the target of two copies")
