@@ -33,8 +33,9 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(shell find octavo/kernels/cs
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
 		|| { echo "$(PYTHON) cannot make a virtual environment: install its venv package (python3-venv on Debian)" >&2; exit 1; }
 	@echo "Setting up $(VENV): downloads and compiles for some minutes, takes 1.4 GB" >&2
-	@# compat: a plain path, so that a folder called octavo beside a script does not hide the package
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat \
+	@# compat: a plain path, so that a folder called octavo beside a script does not hide the package. no-compile: of
+	@# 13,000 files most are never imported, and compiling all of them takes over a minute; Python does so when it must
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --config-settings editable_mode=compat \
 		--editable '.[test]'
 	@touch $@
 

@@ -39,6 +39,11 @@ def expected_output(
     prompt: Sequence[int], max_tokens: int, stop_ids: frozenset[int] = frozenset(), choice: int = 0
 ) -> list[int]:
     """What the fake model generates for a request alone."""
+    return _generated(tuple(prompt), max_tokens, stop_ids, choice)[:]
+
+
+@lru_cache(maxsize=1024)
+def _generated(prompt: tuple[int, ...], max_tokens: int, stop_ids: frozenset[int], choice: int) -> list[int]:
     tokens = list(prompt)
     for _ in range(max_tokens):
         tokens.append(next_token(tokens, choice))
