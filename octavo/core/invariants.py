@@ -73,9 +73,10 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
     ``requests``: all that were ever added, or at least those that have not ended or hold blocks.
     """
     tables, swapped = [], []
+    running = set(scheduler.running)
     for request in requests:
         places = [
-            request in scheduler.running,
+            request in running,
             request in scheduler.waiting,
             request in scheduler.prefix_waits,
             request in scheduler.population.families,
