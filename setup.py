@@ -27,7 +27,13 @@ COMMON_FLAGS = [
 LINK_FLAGS = ["-pthread", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections"]
 
 # Each instruction set is a file with flags of its own; which one runs is chosen when the library is loaded.
-SOURCES: dict[str, list[str]] = {"api.cpp": [], "thread_pool.cpp": [], "isa/portable.cpp": []}
+SOURCES: dict[str, list[str]] = {
+    "api.cpp": [],
+    "isa.cpp": [],
+    "operation.cpp": [],
+    "thread_pool.cpp": [],
+    "isa/portable.cpp": [],
+}
 if platform.machine() in ("x86_64", "AMD64"):
     SOURCES["isa/avx2.cpp"] = ["-mavx2", "-mfma", "-mf16c"]
 

@@ -132,7 +132,7 @@ class CpuOps:
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         assert x.shape == y.shape
         x, y = _fp32(x), _fp32(y)
-        self._library.octavo_add(x.data_ptr(), y.data_ptr(), x.numel())
+        self._library.octavo_add(x.data_ptr(), y.data_ptr(), *x.shape)
         return x
 
     def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:

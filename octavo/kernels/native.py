@@ -73,7 +73,7 @@ _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "octavo_rotate_and_write_kv": ([_PTR, _PTR, _PTR, _INT, _BATCH, _SHAPE, _PTR], c_int32),
     "octavo_attention": ([_PTR, _BATCH, _SHAPE, _PTR], c_int32),
     "octavo_gate": ([_PTR, _PTR, _INT, _INT, c_int32], None),
-    "octavo_add": ([_PTR, _PTR, _INT], None),
+    "octavo_add": ([_PTR, _PTR, _INT, _INT], None),
 }
 
 

@@ -36,7 +36,7 @@ def test_calls_from_several_python_threads_take_turns(pool: CpuOps) -> None:
 
 
 def test_loops_short_and_after_sleep_and_with_changing_sizes_all_complete(pool: CpuOps) -> None:
-    x, y = random_rows(40_000), random_rows(40_000, seed=1)
+    x, y = random_rows(40, 1000), random_rows(40, 1000, seed=1)
     expected = x + y
     for turn in range(300):
         pool.set_num_threads(1 + turn % 4)
@@ -58,7 +58,7 @@ from octavo.kernels.cpu import CpuOps
 
 ops = CpuOps()
 ops.set_num_threads(4)
-x, y = torch.randn(400_000), torch.randn(400_000)
+x, y = torch.randn(400, 1000), torch.randn(400, 1000)
 expected = ops.add(x.clone(), y)
 child = os.fork()
 if child == 0:

@@ -57,9 +57,9 @@ OCTAVO_API void octavo_pack_linear(const float* weight, float* packed, int64_t o
 // y [R, out] = x [R, in] @ weight.T + bias; bias may be null.
 OCTAVO_API void octavo_linear(const float* x, const float* packed, const float* bias, float* y, int64_t num_rows,
                               int64_t in_features, int64_t out_features);
-// out [count, width] = table[indices] * scale.
+// out [R, width] = table[indices] * scale.
 OCTAVO_API int32_t octavo_gather_rows(const float* table, int64_t table_rows, const int64_t* indices, float* out,
-                                      int64_t count, int64_t width, float scale);
+                                      int64_t num_rows, int64_t width, float scale);
 // out [R, width] = RMS norm of x [R, width] with weight [width].
 OCTAVO_API void octavo_norm(const float* x, const float* weight, float* out, int64_t num_rows, int64_t width, float eps);
 // In place: RMS norm of the query and key heads of qkv [R, H + 2G, D].
@@ -74,5 +74,5 @@ OCTAVO_API int32_t octavo_attention(const float* q, const OctavoBatch* batch, co
                                     float* out);
 // out [R, width] = activation(x[:, :width]) * x[:, width:]; activation 0: silu, 1: gelu (tanh approximation).
 OCTAVO_API void octavo_gate(const float* x, float* out, int64_t num_rows, int64_t width, int32_t activation);
-// x += y over count elements.
-OCTAVO_API void octavo_add(float* x, const float* y, int64_t count);
+// x [R, width] += y [R, width].
+OCTAVO_API void octavo_add(float* x, const float* y, int64_t num_rows, int64_t width);
