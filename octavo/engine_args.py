@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "fp32")
 """All of them fp32, so far."""
 
-KV_CACHE_DTYPES = {"auto": "float32", "float32": "float32", "fp32": "float32", "int8": "int8"}
+KV_CACHE_DTYPES = {
+    "auto": "float32",
+    "float32": "float32",
+    "fp32": "float32",
+    "float16": "float16",
+    "fp16": "float16",
+    "int8": "int8",
+}
 """Each name, and torch's name of the type that holds keys and values. auto: the type that the model computes in. int8:
 with one fp32 scale a token and KV head (docs/kernel-contract.md)."""
 
@@ -87,7 +94,7 @@ class EngineArgs:
 
     @property
     def kv_dtype(self) -> "torch.dtype":
-        """The type that holds keys and values: float32 or int8."""
+        """The type that holds keys and values: float32, float16 or int8."""
         import torch
 
         dtype: torch.dtype = getattr(torch, KV_CACHE_DTYPES[self.kv_cache_dtype])

@@ -21,7 +21,10 @@ def rand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("settings", "message"),
     [
         ({"dtype": "bf16"}, "dtype 'bf16' is not supported"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype 'fp8' is not supported; use one of: auto, float32, fp32, int8"),
+        (
+            {"kv_cache_dtype": "fp8"},
+            "kv_cache_dtype 'fp8' is not supported; use one of: auto, float32, fp32, float16, fp16, int8",
+        ),
         ({"kv_cache_dtype": ["int8"]}, "is not supported; use one of"),
         ({"block_size": 0}, "block_size must be at least 1, got 0"),
         ({"memory_utilization": 1.5}, "memory_utilization must be in"),

@@ -132,7 +132,7 @@ model_option = setting(
 _engine_settings = all_of(
     config_option,
     setting("--dtype", help="Type that the model computes in.  [default: auto]"),
-    setting("--kv-cache-dtype", help="Type that the KV cache holds: auto (that of --dtype) or int8.  [default: auto]"),
+    setting("--kv-cache-dtype", help="Type of the KV cache: auto (that of --dtype), float16 or int8.  [default: auto]"),
     setting("--max-model-len", type=TokenCount(), help="Longest prompt plus output: 4096, 4k, 4K (4096) or auto."),
     setting("--kv-cache-memory-bytes", type=ByteSize(), help="Memory for the KV cache: 2GiB, 500M, bytes."),
     setting("--num-blocks", type=click.IntRange(1), help="Blocks in the KV cache, instead of a size in bytes."),

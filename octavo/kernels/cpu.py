@@ -16,6 +16,8 @@ __all__ = ["CpuLinear", "CpuOps", "NativeLibraryMissingError"]
 
 _LANES = 16
 _BATCH_TYPES = (torch.int32, torch.int64, torch.int32, torch.int32)
+_KV_TYPES = {torch.float32: 0, torch.float16: 1, torch.int8: 2}
+"""OctavoKvType."""
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 
 
@@ -175,9 +177,10 @@ def _shape(spec: AttentionSpec, kv: KVLayer | None = None) -> native.AttentionSh
 
 
 def _batch(kv: KVLayer, batch: BatchLayout) -> native.Batch:
-    if kv.keys.dtype != (torch.float32 if kv.key_scales is None else torch.int8):
+    kv_type = _KV_TYPES.get(kv.keys.dtype)
+    if kv_type is None or (kv.keys.dtype == torch.int8) != (kv.key_scales is not None):
         raise ConfigurationError(
-            f"The native CPU kernels hold KV in float32, or in int8 with scales, not {kv.keys.dtype}."
+            f"The native CPU kernels hold KV in float32, float16, or in int8 with scales, not {kv.keys.dtype}."
         )
     types = (batch.positions.dtype, batch.slots.dtype, batch.query_starts.dtype, batch.block_tables.dtype)
     if types != _BATCH_TYPES:
@@ -195,6 +198,7 @@ def _batch(kv: KVLayer, batch: BatchLayout) -> native.Batch:
         batch.context_lens.shape[0],
         batch.block_tables.shape[1],
         batch.block_tables.stride(0),
+        kv_type,
     )
 
 

@@ -41,7 +41,7 @@ class KVLayer:
     """The KV memory that one layer reads and writes: its part of every block of the pool.
 
     ``keys``: [num_blocks, G, D, B] (transposed inside a block, so that a dot product runs along B);
-    ``values``: [num_blocks, G, B, D]. Same dtype, contiguous: fp32, or int8 with scales.
+    ``values``: [num_blocks, G, B, D]. Same dtype, contiguous: fp32, fp16, or int8 with scales.
     ``key_scales``, ``value_scales``: fp32 [num_blocks, G, B], contiguous, one a token and KV head; a key (value) is its
     scale times what is held. None where ``keys`` and ``values`` hold the numbers themselves.
     """
@@ -171,7 +171,7 @@ def kv_head_bytes(head_dim: int, dtype: torch.dtype) -> int:
 
 
 def allocate_kv(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVLayer:
-    """KV memory of one layer slot, zeroed. ``dtype``: float32, or int8 (scales are added).
+    """KV memory of one layer slot, zeroed. ``dtype``: float32, float16, or int8 (scales are added).
 
     Mapped, not written: the system gives a page out when it is first touched, so a large pool costs neither time at
     start nor memory before it is used. Page-aligned. Private to the process: the system gives huge pages (far fewer

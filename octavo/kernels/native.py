@@ -51,6 +51,7 @@ class Batch(ctypes.Structure):
         ("num_sequences", c_int64),
         ("table_width", c_int64),
         ("table_pitch", c_int64),
+        ("kv_type", c_int32),
     )
 
 

@@ -47,7 +47,7 @@ def make_ops(backend: str) -> Ops:
     return ops
 
 
-KV_DTYPES = {"fp32": torch.float32, "int8": torch.int8}
+KV_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.int8}
 
 
 def random_rows(*shape: int, seed: int = 0) -> Tensor:
@@ -82,8 +82,8 @@ class LogicalSequence:
 
     def as_held(self, dtype: torch.dtype) -> "LogicalSequence":
         """The sequence as memory of ``dtype`` holds it."""
-        if dtype == torch.float32:
-            return self
+        if dtype != torch.int8:
+            return LogicalSequence(self.keys.to(dtype), self.values.to(dtype), self.num_queries)
         keys, values = ((scale[..., None].double() * held) for held, scale in map(quantized, (self.keys, self.values)))
         return LogicalSequence(keys, values, self.num_queries)
 

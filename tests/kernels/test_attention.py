@@ -11,7 +11,7 @@ from octavo.kernels.interface import AttentionSpec, KVLayer, Ops
 from tests.kernels.cases import LogicalSequence, attention_oracle, double, logical_sequence, place, random_rows
 
 # docs/kernel-contract.md: on inputs of unit scale, given what the memory holds.
-TOLERANCE = {torch.float32: 1e-5, torch.int8: 2e-5}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-5, torch.int8: 2e-5}
 
 # A fresh prompt, a chunk of a longer one, decode rows at and around a block's edge, the first token of a sequence.
 MIXED = [(19, 19), (45, 13), (33, 1), (32, 1), (31, 1), (1, 1)]
@@ -144,5 +144,5 @@ def test_memory_of_another_type_or_without_its_scales_is_refused_by_the_native_k
     spec = AttentionSpec(2, 1, 16, scale=0.25)
     paged = place([logical_sequence(spec, 4, 1, seed=0)], spec, 16)
     bare = KVLayer(paged.kv.keys.nan_to_num().to(dtype), paged.kv.values.nan_to_num().to(dtype))
-    with pytest.raises(ConfigurationError, match="float32, or in int8 with scales"):
+    with pytest.raises(ConfigurationError, match="float32, float16, or in int8 with scales"):
         cpu_ops.attention(random_rows(1, 32), bare, paged.batch, spec)

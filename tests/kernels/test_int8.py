@@ -83,7 +83,9 @@ def test_large_numbers_do_not_overflow(ops: Ops) -> None:
     assert result == pytest.approx([2e38, -2e38, 0.0, 32 / 127 * 2e38])
 
 
-@pytest.mark.parametrize(("dtype", "head_bytes"), [(torch.float32, 4 * 64), (torch.int8, 64 + 4)])
+@pytest.mark.parametrize(
+    ("dtype", "head_bytes"), [(torch.float32, 4 * 64), (torch.float16, 2 * 64), (torch.int8, 64 + 4)]
+)
 def test_bytes_of_a_head_are_those_that_memory_takes(dtype: torch.dtype, head_bytes: int) -> None:
     assert kv_head_bytes(64, dtype) == head_bytes
     kv = allocate_kv(num_blocks=3, block_size=8, num_kv_heads=2, head_dim=64, dtype=dtype)

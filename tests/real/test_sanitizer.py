@@ -78,7 +78,7 @@ def test_answers_are_the_same_bits(
     assert mixed_answers(smollm2_path, kv_sanitizer=True, **more) == expected
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("kv_cache_dtype", ["fp32", "fp16", "int8"])
 def test_dropped_contents_read_as_nan(smollm2_path: Path, kv_cache_dtype: str) -> None:
     settings = SETTINGS | {"kv_cache_dtype": kv_cache_dtype, "enable_prefix_caching": False}
     driver = Driver(smollm2_path, kv_sanitizer=True, **settings)

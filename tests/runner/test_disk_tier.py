@@ -49,7 +49,7 @@ def _slot_file(folder: Path, layers: list[KVLayer]) -> SlotFile:
     return file
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8])
 def test_blocks_go_and_come_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
     device, host = _layers(dtype, 1), _layers(dtype, 2)
     expected = [_block(host, 3), _block(device, 1)]

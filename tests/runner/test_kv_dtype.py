@@ -1,4 +1,4 @@
-"""The KV cache in 8 bits in a whole engine: the bits of an answer, and the bytes that are reckoned with."""
+"""The KV cache in 16 and in 8 bits in a whole engine: the bits of an answer, and the bytes that are reckoned with."""
 
 import logging
 from pathlib import Path
@@ -15,7 +15,6 @@ from tests.support.models import RAND_VOCAB, rand_model
 from tests.support.parity import random_ids
 
 SETTINGS: dict[str, Any] = {
-    "kv_cache_dtype": "int8",
     "block_size": 4,
     "max_num_seqs": 4,
     "max_model_len": 64,
@@ -28,9 +27,10 @@ def rand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rand_model(tmp_path_factory.mktemp("rand"))
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["float16", "int8"])
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_batch_chunks_cache_and_preemption_change_no_bits(rand: Path, backend: str) -> None:
-    settings = SETTINGS | {"backend": backend}
+def test_batch_chunks_cache_and_preemption_change_no_bits(rand: Path, backend: str, kv_cache_dtype: str) -> None:
+    settings = SETTINGS | {"backend": backend, "kv_cache_dtype": kv_cache_dtype}
     start = random_ids(9, RAND_VOCAB, seed=9)
     prompts = [start + random_ids(length, RAND_VOCAB, seed=length) for length in (1, 2, 4, 5)]
     jobs = [Job(prompt, greedy_params(30, logprobs=2)) for prompt in prompts]
@@ -48,17 +48,19 @@ def runner_and_fingerprint(rand: Path, kv_cache_dtype: str, **settings: Any) -> 
     return engine._runner, engine._scheduler.kv.config.fingerprint
 
 
-def test_a_cache_in_8_bits_is_another_one_and_auto_keeps_the_type_of_the_model(rand: Path) -> None:
+def test_a_cache_in_fewer_bits_is_another_one_and_auto_keeps_the_type_of_the_model(rand: Path) -> None:
     """What one engine caches is never taken for what another one would compute (hashes begin with the fingerprint)."""
     held, fingerprints = {}, {}
-    for name in ("auto", "float32", "int8"):
+    for name in ("auto", "float32", "float16", "int8"):
         runner, fingerprints[name] = runner_and_fingerprint(rand, name, num_blocks=8)
         held[name] = {tensor.dtype for layer in runner._kv.slots for tensor in layer.tensors}
-    assert held == {"auto": {torch.float32}, "float32": {torch.float32}, "int8": {torch.int8, torch.float32}}
-    assert fingerprints["auto"] == fingerprints["float32"] != fingerprints["int8"]
+    wide, half, byte = {torch.float32}, {torch.float16}, {torch.int8, torch.float32}
+    assert held == {"auto": wide, "float32": wide, "float16": half, "int8": byte}
+    assert fingerprints["auto"] == fingerprints["float32"]
+    assert len(set(fingerprints.values())) == 3
 
 
-@pytest.mark.parametrize(("kv_cache_dtype", "logged"), [("auto", "float32"), ("int8", "int8")])
+@pytest.mark.parametrize(("kv_cache_dtype", "logged"), [("auto", "float32"), ("fp16", "float16"), ("int8", "int8")])
 def test_the_pool_is_as_large_as_it_was_asked_to_be(
     rand: Path, kv_cache_dtype: str, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:

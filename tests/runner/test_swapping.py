@@ -9,7 +9,7 @@ from octavo.kernels.interface import SCALE_DTYPE, KVLayer
 from octavo.runner.swapping import copy_between, seconds_per_block
 
 NUM_LAYERS, HEADS, HEAD_DIM, BLOCK_SIZE = 3, 2, 8, 4
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8])
 
 
 def _memory(num_blocks: int, dtype: torch.dtype, seed: int) -> list[KVLayer]:

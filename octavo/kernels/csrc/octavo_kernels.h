@@ -16,6 +16,13 @@ enum OctavoStatus : int32_t {
     kOctavoBadIndex = 3,
 };
 
+// What keys and values are held in.
+enum OctavoKvType : int32_t {
+    kOctavoKvFp32 = 0,
+    kOctavoKvFp16 = 1,
+    kOctavoKvInt8 = 2,  // with a scale a token and KV head
+};
+
 // The shape of one layer's attention and of its KV memory.
 struct OctavoAttentionShape {
     int64_t num_heads;
@@ -30,9 +37,9 @@ struct OctavoAttentionShape {
 
 // KV memory of one layer and where the rows of a step stand in it (BatchLayout).
 struct OctavoBatch {
-    void* keys;                   // [num_blocks, G, D, B], fp32; int8 where there are scales
+    void* keys;                   // [num_blocks, G, D, B] of kv_type
     void* values;                 // [num_blocks, G, B, D], likewise
-    float* key_scales;            // [num_blocks, G, B], or null
+    float* key_scales;            // [num_blocks, G, B] where kv_type is kOctavoKvInt8
     float* value_scales;          // likewise
     const int32_t* positions;     // [R]
     const int64_t* slots;         // [R]
@@ -42,6 +49,7 @@ struct OctavoBatch {
     int64_t num_sequences;
     int64_t table_width;
     int64_t table_pitch;
+    int32_t kv_type;  // OctavoKvType
 };
 
 // Choose the instruction set by name, or the best one that this machine has where name is null.

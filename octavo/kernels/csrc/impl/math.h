@@ -20,17 +20,19 @@ inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The first `count` lanes from memory, zeros after them; nothing past them is read.
-inline F16 load_first(const float* p, int64_t count) {
+template <typename T>
+inline F16 load_first(const T* p, int64_t count) {
     if (count >= kLanes) return load(p);
-    alignas(64) float lanes[kLanes] = {};
-    std::memcpy(lanes, p, static_cast<size_t>(count) * sizeof(float));
+    alignas(64) T lanes[kLanes] = {};
+    std::memcpy(lanes, p, static_cast<size_t>(count) * sizeof(T));
     return load(lanes);
 }
-inline void store_first(float* p, F16 a, int64_t count) {
+template <typename T>
+inline void store_first(T* p, F16 a, int64_t count) {
     if (count >= kLanes) return store(p, a);
-    alignas(64) float lanes[kLanes];
+    alignas(64) T lanes[kLanes];
     store(lanes, a);
-    std::memcpy(p, lanes, static_cast<size_t>(count) * sizeof(float));
+    std::memcpy(p, lanes, static_cast<size_t>(count) * sizeof(T));
 }
 
 // Lanes begin .. end - 1 of a, `fill` in the others (whatever they held, NaN included).

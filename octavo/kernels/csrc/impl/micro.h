@@ -12,7 +12,7 @@ namespace {
 // Most panels that one call takes.
 constexpr int kMaxPanels = 4;
 
-template <typename W>  // of the panels: float, or int8_t taken as whole numbers
+template <typename W>  // of the panels: float, Half, or int8_t taken as whole numbers
 struct Micro {
     const float* x;  // x[r * x_pitch + i]: row r, k index i
     int64_t x_pitch;

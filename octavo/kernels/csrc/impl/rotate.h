@@ -16,6 +16,15 @@ inline void store_head(const float* head, int64_t dim, float* out, int64_t pitch
     for (int64_t d = 0; d < dim; ++d) out[d * pitch] = head[d];
 }
 
+inline void store_head(const float* head, int64_t dim, Half* out, int64_t pitch) {
+    Half halves[kLanes];
+    for (int64_t d = 0; d < dim; d += kLanes) {
+        const int64_t count = smaller(kLanes, dim - d);
+        store(halves, load_first(head + d, count));
+        for (int64_t i = 0; i < count; ++i) out[(d + i) * pitch] = halves[i];
+    }
+}
+
 // Whole numbers in -127 .. 127, and the scale: the greatest magnitude / 127. Rounds half to even. What is not finite
 // makes the scale NaN, so that it stays visible.
 inline float store_head(const float* head, int64_t dim, int8_t* out, int64_t pitch) {
@@ -80,7 +89,9 @@ inline void rotate_and_write_kv(const RotateArgs& a, int64_t task) {
             a.bad_index->store(true, std::memory_order_relaxed);
             continue;
         }
-        const auto rotate = a.batch.key_scales != nullptr ? rotate_row<int8_t> : rotate_row<float>;
+        const auto rotate = a.batch.kv_type == kOctavoKvInt8   ? rotate_row<int8_t>
+                            : a.batch.kv_type == kOctavoKvFp16 ? rotate_row<Half>
+                                                               : rotate_row<float>;
         rotate(a, row, a.cos + position * half, a.sin + position * half, rotated_key);
     }
 }

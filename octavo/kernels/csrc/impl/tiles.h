@@ -1,8 +1,8 @@
 // Where the keys and values of one task of attention lie: by tiles of 16 logical positions (0-15, 16-31, ...), whatever
 // the block size. Blocks that do not hold whole tiles are gathered first.
 //
-// KV is the type that the memory holds: float, or int8_t with scales. Panel is the type that micro() reads: KV, or float
-// where numbers of 8 bits are better converted once a task than once a call. Both give the same bits.
+// KV is the type that the memory holds: float, Half, or int8_t with scales. Panel is the type that micro() reads: KV, or
+// float where shorter numbers are better converted once a task than once a call. Both give the same bits.
 #pragma once
 
 namespace {
@@ -67,6 +67,13 @@ struct AttentionTask {
     int64_t key_pitch() const { return keys_are_in_place() ? args.shape.block_size : kLanes; }
 };
 
+template <typename Panel, typename KV>
+inline Panel to_panel(KV held) {
+    if constexpr (kSame<KV, Panel>) return held;
+    else if constexpr (kSame<KV, Half>) return to_float(held);
+    else return static_cast<Panel>(held);
+}
+
 template <typename KV, typename Panel>
 inline const Panel* keys_of_tile(const AttentionTask<KV, Panel>& k, int64_t tile, Panel* gathered) {
     const OctavoAttentionShape& s = k.args.shape;
@@ -87,7 +94,7 @@ inline const Panel* keys_of_tile(const AttentionTask<KV, Panel>& k, int64_t tile
         const KV* block = k.key_block(t);
         if (block == nullptr) return nullptr;
         for (int64_t d = 0; d < s.head_dim; ++d)
-            gathered[d * kLanes + t % kLanes] = block[d * s.block_size + t % s.block_size];
+            gathered[d * kLanes + t % kLanes] = to_panel<Panel>(block[d * s.block_size + t % s.block_size]);
     }
     return gathered;
 }
@@ -118,7 +125,11 @@ inline const Panel* values_of_tile(const AttentionTask<KV, Panel>& k, int64_t ti
         if (block == nullptr) return nullptr;
         const KV* value = block + t % s.block_size * s.head_dim;
         Panel* to = k.gathered + t % kLanes * k.padded_dim;
-        for (int64_t d = 0; d < s.head_dim; ++d) to[d] = value[d];
+        if constexpr (kSame<KV, Panel>) {
+            std::memcpy(to, value, static_cast<size_t>(s.head_dim) * sizeof(KV));
+        } else {
+            for (int64_t d = 0; d < s.head_dim; d += kLanes) store(to + d, load_first(value + d, s.head_dim - d));
+        }
     }
     return k.gathered;
 }

@@ -5,7 +5,11 @@
 
 #include <cstdint>
 
+#include "../element_types.h"
+
 namespace {
+
+using octavo::Half;
 
 struct F16 {
     __m256 lo, hi;
@@ -21,9 +25,20 @@ inline F16 load(const int8_t* p) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
+inline F16 load(const Half* p) {
+    const __m128i* halves = reinterpret_cast<const __m128i*>(p);
+    return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+inline float to_float(Half h) { return _cvtsh_ss(h.bits); }
 inline void store(float* p, F16 a) {
     _mm256_storeu_ps(p, a.lo);
     _mm256_storeu_ps(p + 8, a.hi);
+}
+// To nearest, ties to even; what is too large becomes infinite.
+inline void store(Half* p, F16 a) {
+    __m128i* halves = reinterpret_cast<__m128i*>(p);
+    _mm_storeu_si128(halves, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(halves + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
 }
 inline F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F16 broadcast(const float* p) {

@@ -3,8 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+
+#include "../element_types.h"
 
 namespace {
+
+using octavo::Half;
 
 typedef float Float4 __attribute__((vector_size(16)));
 typedef float UnalignedFloat4 __attribute__((vector_size(16), aligned(4), may_alias));
@@ -29,6 +34,42 @@ inline F16 load(const float* p) {
     const UnalignedFloat4* v = reinterpret_cast<const UnalignedFloat4*>(p);
     return {{v[0], v[1], v[2], v[3]}};
 }
+inline uint32_t bits_of(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+inline float float_of(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// Exact: the multiplication moves the exponent's bias, of subnormal numbers too.
+inline float to_float(Half h) {
+    const uint32_t magnitude = static_cast<uint32_t>(h.bits & 0x7fffu) << 13;
+    const uint32_t finite = bits_of(float_of(magnitude) * 0x1p112f);
+    const uint32_t quiet = (h.bits & 0x03ffu) != 0 ? 0x00400000u : 0;
+    const uint32_t bits = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u | quiet : finite;
+    return float_of(bits | (static_cast<uint32_t>(h.bits & 0x8000u) << 16));
+}
+// To nearest, ties to even; what is too large becomes infinite. The bits of F16C, NaN included.
+inline Half to_half(float x) {
+    const uint32_t bits = bits_of(x), magnitude = bits & 0x7fffffffu;
+    const uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x01ffu);
+    // Below 2^-14 the unit is 2^-24, which adding 0.5 leaves as the last bit.
+    const uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+    const uint32_t normal = (magnitude - 0x38000000u + 0x0fffu + (magnitude >> 13 & 1u)) >> 13;
+    const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
+    const uint32_t rounded = magnitude > 0x7f800000u ? nan : magnitude >= 0x477ff000u ? 0x7c00u : finite;
+    return {static_cast<uint16_t>(rounded | (bits >> 16 & 0x8000u))};
+}
+
+inline F16 load(const Half* p) {
+    alignas(64) float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = to_float(p[i]);
+    return load(lanes);
+}
 inline F16 load(const int8_t* p) {
     alignas(64) float lanes[16];
     for (int i = 0; i < 16; ++i) lanes[i] = p[i];  // the compiler makes better code of this than of generic vectors
@@ -37,6 +78,11 @@ inline F16 load(const int8_t* p) {
 inline void store(float* p, F16 a) {
     UnalignedFloat4* v = reinterpret_cast<UnalignedFloat4*>(p);
     for (int i = 0; i < 4; ++i) v[i] = a.v[i];
+}
+inline void store(Half* p, F16 a) {
+    alignas(64) float lanes[16];
+    store(lanes, a);
+    for (int i = 0; i < 16; ++i) p[i] = to_half(lanes[i]);
 }
 inline F16 set1(float x) {
     const Float4 v = {x, x, x, x};

@@ -1,11 +1,11 @@
-"""What 8 bits a key and value cost: logits with an int8 KV cache against those with fp32, on real prompts.
+"""What fewer bits a key and value cost: logits with KV in fp16 or int8 against those with fp32, on real prompts.
 
-    python -m bench.kv_int8 [--model NAME ...] [--prompts N] [--new-tokens N] [--json FILE]
+    python -m bench.kv_dtype [--model NAME ...] [--kv-cache-dtype NAME ...] [--prompts N] [--new-tokens N] [--json FILE]
 
 50 first questions of MT-bench (bench/data), each in the model's chat template if it has one, then the tokens that the
 model with fp32 KV answers greedily. Both caches see the same tokens (teacher-forced), so that every position is
-compared. An answer of the int8 cache equals that of fp32 as far as the likeliest tokens agree, whole if all of them do:
-bits do not depend on whether tokens were computed one by one.
+compared. An answer of the shorter cache equals that of fp32 as far as the likeliest tokens agree, whole if all of them
+do: bits do not depend on whether tokens were computed one by one.
 """
 
 import json
@@ -35,6 +35,7 @@ CHUNK = 64
 
 COLUMNS = {
     "model": "model",
+    "kv_dtype": "KV",
     "num_prompts": "prompts",
     "num_positions": "positions",
     "max_error": "max error",
@@ -102,14 +103,14 @@ def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @torch.inference_mode()
-def compare(model: Model, prompts: Sequence[Sequence[int]], num_new: int) -> Difference:
-    """Both caches over each of ``prompts`` and ``num_new`` tokens after it. Each position of a prompt counts, and each
-    that draws a new token."""
+def compare(model: Model, kv_dtype: torch.dtype, prompts: Sequence[Sequence[int]], num_new: int) -> Difference:
+    """KV in fp32 and in ``kv_dtype`` over each of ``prompts`` and ``num_new`` tokens after it. Each position of a
+    prompt counts, and each that draws a new token."""
     difference = Difference()
     for prompt in prompts:
         exact, rounded = (
             SequenceRun(model, len(prompt) + num_new, block_size=16, kv_dtype=dtype)
-            for dtype in (torch.float32, torch.int8)
+            for dtype in (torch.float32, kv_dtype)
         )
         *pieces, rest = (list(prompt[start : start + CHUNK]) for start in range(0, len(prompt), CHUNK))
         last = rest.pop()
@@ -129,18 +130,23 @@ def compare(model: Model, prompts: Sequence[Sequence[int]], num_new: int) -> Dif
 
 @click.command()
 @click.option("--model", "models", multiple=True, default=["smollm2-135m", "gemma3-270m"], help="Any number of times.")
+@click.option("--kv-cache-dtype", "kv_dtypes", multiple=True, default=["float16", "int8"], help="Likewise.")
 @click.option("--prompts", "num_prompts", type=click.IntRange(1, 50), default=50, show_default=True)
 @click.option("--new-tokens", type=click.IntRange(1), default=32, show_default=True, help="Greedy, after each prompt.")
 @json_option
-def main(models: Sequence[str], num_prompts: int, new_tokens: int, json_path: Path | None) -> None:
-    """Compare logits and greedy answers with KV in int8 to those with KV in fp32."""
+def main(
+    models: Sequence[str], kv_dtypes: Sequence[str], num_prompts: int, new_tokens: int, json_path: Path | None
+) -> None:
+    """Compare logits and greedy answers with KV in fewer bits to those with KV in fp32."""
     rows: list[dict[str, object]] = []
     for name in models:
         path = resolve_model(name)
         model, tokenizer = load_model(path, select_ops()).model, load_tokenizer(path)
         prompts = [prompt_ids(tokenizer, text) for text in read_prompts(num_prompts)]
-        rows.append({"model": name} | compare(model, prompts, new_tokens).figures())
-    report("kv_int8", rows, COLUMNS, json_path)
+        for kv_dtype in kv_dtypes:
+            figures = compare(model, getattr(torch, kv_dtype), prompts, new_tokens).figures()
+            rows.append({"model": name, "kv_dtype": kv_dtype} | figures)
+    report("kv_dtype", rows, COLUMNS, json_path)
 
 
 if __name__ == "__main__":
