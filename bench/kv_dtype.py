@@ -141,7 +141,7 @@ def main(
     rows: list[dict[str, object]] = []
     for name in models:
         path = resolve_model(name)
-        model, tokenizer = load_model(path, select_ops()).model, load_tokenizer(path)
+        model, tokenizer = load_model(path, select_ops(), dtype="float32").model, load_tokenizer(path)
         prompts = [prompt_ids(tokenizer, text) for text in read_prompts(num_prompts)]
         for kv_dtype in kv_dtypes:
             figures = compare(model, getattr(torch, kv_dtype), prompts, new_tokens).figures()

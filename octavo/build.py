@@ -65,7 +65,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
         _set_threads(ops, args.threads)
     path = resolve_model(args.model)
     with _memory_shortage_told(path):
-        loaded = load_model(path, ops, args.max_model_len)
+        loaded = load_model(path, ops, args.max_model_len, args.dtype, args.quantization)
     tokenizer = tokenizer or load_tokenizer(path, args.chat_template)
     config = loaded.model.config
     groups = layer_groups(config)
@@ -240,7 +240,8 @@ def _allocate_memory(
 def _fingerprint(args: EngineArgs, loaded: LoadedModel, ops: Ops) -> bytes:
     """Everything besides tokens that changes keys and values (design, Decided 3)."""
     backend = f"{ops.name} {getattr(ops, 'isa', '')}"
-    settings = f"{args.dtype} {args.kv_dtype}"
+    weights = f"weights {'as stored' if args.dtype == 'auto' else 'in fp32'}, plain ones in {args.quantization}"
+    settings = f"{weights} {args.kv_dtype}"
     parts = (loaded.fingerprint, repr(loaded.model.config).encode(), backend.encode(), settings.encode())
     return blake2b(b"\x00".join(parts), digest_size=16).digest()
 

@@ -1,7 +1,7 @@
 """Settings of an engine: plain values, so that naming them costs no import of torch."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("auto", "float32", "fp32")
-"""All of them fp32, so far."""
+"""auto: quantised weights are multiplied as they are stored, all else is fp32. The others unpack them to fp32."""
+
+QUANTIZATIONS = ("int8", "int4")
+"""What plain weights may be rounded to at load (octavo/loading/quantization.py)."""
 
 KV_CACHE_DTYPES = {
     "auto": "float32",
@@ -46,6 +49,7 @@ _COUNTS = (
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": DTYPES,
+    "quantization": QUANTIZATIONS,
     "kv_cache_dtype": tuple(KV_CACHE_DTYPES),
     "eviction_policy": tuple(EVICTION_POLICIES),
     "preemption_mode": PREEMPTION_MODES,
@@ -57,8 +61,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 class EngineArgs:
     """Settings of an engine, named as on the command line.
 
-    ``model``: a folder, a .gguf file, a built-in name or a hub name. ``max_model_len`` None: the model's context, or
-    what the pool holds if that is less. The pool has ``num_blocks`` blocks, or as many as ``kv_cache_memory_bytes``
+    ``model``: a folder, a .gguf file, a built-in name or a hub name. ``quantization``: round plain weights to 8 or 4
+    bits at load (None: leave them). ``max_model_len`` None: the model's context, or what the pool holds if that is
+    less. The pool has ``num_blocks`` blocks, or as many as ``kv_cache_memory_bytes``
     hold, or as many as ``memory_utilization`` (a share) of the free memory holds. ``swap_space``: GiB of the host pool,
     for preempted sequences; None: 4, or a quarter of the free memory if that is less. ``prefix_cache_on_host``: let it
     keep evicted blocks of the prefix cache too. ``prefix_cache_dir``: folder of a file in which the prefix cache
@@ -68,6 +73,7 @@ class EngineArgs:
 
     model: str = "smollm2-135m"
     dtype: str = "auto"
+    quantization: Literal["int8", "int4"] | None = None
     kv_cache_dtype: str = "auto"
     max_model_len: int | None = None
     kv_cache_memory_bytes: int | None = None
@@ -124,8 +130,12 @@ def _check(args: EngineArgs) -> None:
     _check_sizes(args)
     _check_host_tier(args)
     _check_disk_tier(args)
+    if args.quantization is not None and args.dtype != "auto":
+        raise ConfigurationError(
+            f"quantization {args.quantization!r:.60} and dtype {args.dtype!r:.60} exclude each other; leave one out"
+        )
     for name, choices in _CHOICES.items():
-        if getattr(args, name) not in choices:
+        if getattr(args, name) not in choices and not (name == "quantization" and args.quantization is None):
             chosen = f"{getattr(args, name)!r:.60}"
             raise ConfigurationError(f"{name} {chosen} is not supported; use one of: {', '.join(choices)}")
 

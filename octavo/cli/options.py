@@ -131,7 +131,8 @@ model_option = setting(
 
 _engine_settings = all_of(
     config_option,
-    setting("--dtype", help="Type that the model computes in.  [default: auto]"),
+    setting("--dtype", help="Weights: auto (as stored) or float32 (quantised ones unpacked).  [default: auto]"),
+    setting("--quantization", help="Round plain weights at load: int8 or int4.  [default: leave them]"),
     setting("--kv-cache-dtype", help="Type of the KV cache: auto (that of --dtype), float16 or int8.  [default: auto]"),
     setting("--max-model-len", type=TokenCount(), help="Longest prompt plus output: 4096, 4k, 4K (4096) or auto."),
     setting("--kv-cache-memory-bytes", type=ByteSize(), help="Memory for the KV cache: 2GiB, 500M, bytes."),
@@ -211,6 +212,7 @@ _engine_settings = all_of(
 ENGINE_FIELDS = (
     "model",
     "dtype",
+    "quantization",
     "kv_cache_dtype",
     "max_model_len",
     "kv_cache_memory_bytes",

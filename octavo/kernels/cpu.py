@@ -9,8 +9,10 @@ from torch import Tensor
 
 from octavo.core.errors import ConfigurationError
 from octavo.kernels import native
+from octavo.kernels.cpu_quantized import CpuQuantizedLinear, CpuQuantizedPart, pack, quantized_row_floats
 from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable
 from octavo.kernels.native import NativeLibraryMissingError
+from octavo.kernels.quantized import FORMATS, QuantizedFormat, Weight, quantized_parts
 
 __all__ = ["CpuLinear", "CpuOps", "NativeLibraryMissingError"]
 
@@ -57,15 +59,37 @@ class CpuOps:
         """Threads that share one operation, the caller's included. Bits do not depend on it."""
         self._library.octavo_set_num_threads(count)
 
-    def make_linear(self, weight: Tensor, bias: Tensor | None = None) -> CpuLinear:
+    def make_linear(self, weight: Weight, bias: Tensor | None = None) -> CpuLinear | CpuQuantizedLinear:
+        if not isinstance(weight, Tensor):
+            parts: list[CpuQuantizedPart] = []
+            for part in quantized_parts(weight):
+                parts.append(pack(self._library, part, sum(above.out_features for above in parts)))
+            bias = None if bias is None else _fp32(bias)
+            return CpuQuantizedLinear(tuple(parts), bias, weight.out_features, weight.in_features)
         out_features, in_features = weight.shape
         packed = torch.empty(-(-out_features // _LANES), in_features, _LANES)
         rows = _fp32(weight)
         self._library.octavo_pack_linear(rows.data_ptr(), packed.data_ptr(), out_features, in_features)
         return CpuLinear(packed, None if bias is None else _fp32(bias), out_features, in_features)
 
-    def embed(self, table: Tensor, token_ids: Tensor, scale: float = 1.0) -> Tensor:
-        return self._gather_rows(_fp32(table), token_ids, scale)
+    def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
+        if isinstance(table, Tensor):
+            return self._gather_rows(_fp32(table), token_ids, scale)
+        assert isinstance(table, CpuQuantizedLinear)
+        (part,) = table.parts
+        token_ids = token_ids.to(torch.int64).contiguous()
+        out = torch.empty(token_ids.shape[0], table.in_features)
+        status = self._library.octavo_gather_quantized(
+            part.packed.data_ptr(),
+            part.format_number,
+            table.out_features,
+            token_ids.data_ptr(),
+            out.data_ptr(),
+            *out.shape,
+            scale,
+        )
+        _check(status, f"a row outside 0 .. {table.out_features - 1}")
+        return out
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x, weight = _fp32(x), _fp32(weight)
@@ -83,6 +107,8 @@ class CpuOps:
         return qkv
 
     def linear(self, x: Tensor, weight: Linear) -> Tensor:
+        if isinstance(weight, CpuQuantizedLinear):
+            return self._linear_quantized(_fp32(x), weight)
         assert isinstance(weight, CpuLinear)
         assert x.shape[1] == weight.in_features
         x = _fp32(x)
@@ -146,6 +172,30 @@ class CpuOps:
         for source, target in pairs:
             for held in blocks:
                 held[target] = held[source]
+
+    def _linear_quantized(self, x: Tensor, weight: CpuQuantizedLinear) -> Tensor:
+        assert x.shape[1] == weight.in_features
+        y = torch.empty(x.shape[0], weight.out_features)
+        for part in weight.parts:
+            rows = self._quantize_rows(x, part.format)
+            bias = None if weight.bias is None else weight.bias[part.first_output :]
+            self._library.octavo_linear_quantized(
+                rows.data_ptr(),
+                part.packed.data_ptr(),
+                part.format_number,
+                None if bias is None else bias.data_ptr(),
+                y.data_ptr() + part.first_output * y.itemsize,
+                weight.out_features,
+                x.shape[0],
+                weight.in_features,
+                part.out_features,
+            )
+        return y
+
+    def _quantize_rows(self, x: Tensor, weight_format: QuantizedFormat) -> Tensor:
+        rows = torch.empty(x.shape[0], quantized_row_floats(weight_format, x.shape[1]))
+        self._library.octavo_quantize_rows(x.data_ptr(), rows.data_ptr(), FORMATS.index(weight_format), *x.shape)
+        return rows
 
     def _gather_rows(self, table: Tensor, indices: Tensor, scale: float) -> Tensor:
         indices = indices.to(torch.int64).contiguous()

@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from octavo.kernels.quantized import Weight
+
 Activation = Literal["silu", "gelu_tanh"]
 """gelu_tanh is the tanh approximation; both act on the gate half."""
 
@@ -116,12 +118,15 @@ class Ops(Protocol):
 
     name: str
 
-    def make_linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """Lay ``weight`` [out, in] out for this back end. Called once at load; the tensor may be let go after."""
+    def make_linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        """Lay ``weight`` [out, in] out for this back end. Called once at load; the tensor may be let go after.
+
+        A quantised weight stays quantised, and is multiplied with activations in whole numbers (docs/cpu.md)."""
         ...
 
-    def embed(self, table: Tensor, token_ids: Tensor, scale: float = 1.0) -> Tensor:
-        """Rows of ``table`` [vocab, hidden] for int64 ``token_ids`` [R], times ``scale``."""
+    def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
+        """Rows of ``table`` [vocab, hidden] for int64 ``token_ids`` [R], times ``scale``. A quantised table is given as
+        the linear that was made of it, so that a tied head needs no second copy."""
         ...
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable
+from octavo.kernels.quantized import QuantizedWeight, Weight, quantized_parts
+from octavo.kernels.reference_quantized import ReferencePart, part_times_row, reference_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +35,41 @@ class ReferenceLinear:
         return self.weight.shape[1]
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceQuantizedLinear:
+    """``weights``: as given, for ``embed``; ``parts``: as ``part_times_row`` takes them; ``bias`` fp32 [out]."""
+
+    weights: tuple[QuantizedWeight, ...]
+    parts: tuple[ReferencePart, ...]
+    bias: Tensor | None
+
+    @property
+    def out_features(self) -> int:
+        return sum(weight.out_features for weight in self.weights)
+
+    @property
+    def in_features(self) -> int:
+        return self.weights[0].in_features
+
+
 class ReferenceOps:
     """``Ops`` in torch, row by row. Runs wherever torch does; the fall-back where there is no compiler."""
 
     name = "reference"
 
-    def make_linear(self, weight: Tensor, bias: Tensor | None = None) -> ReferenceLinear:
-        return ReferenceLinear(weight.float().contiguous(), None if bias is None else bias.float().contiguous())
+    def make_linear(self, weight: Weight, bias: Tensor | None = None) -> ReferenceLinear | ReferenceQuantizedLinear:
+        bias = None if bias is None else bias.float().contiguous()
+        if isinstance(weight, Tensor):
+            return ReferenceLinear(weight.float().contiguous(), bias)
+        weights = quantized_parts(weight)
+        return ReferenceQuantizedLinear(weights, tuple(map(reference_part, weights)), bias)
 
-    def embed(self, table: Tensor, token_ids: Tensor, scale: float = 1.0) -> Tensor:
-        return table[token_ids].float() * scale
+    def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
+        if isinstance(table, Tensor):
+            return table[token_ids].float() * scale
+        assert isinstance(table, ReferenceQuantizedLinear)
+        (weight,) = table.weights
+        return weight.rows(token_ids).dequantize() * scale
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return _by_row(lambda row: _rms_norm(row, weight, eps), x)
@@ -54,8 +81,11 @@ class ReferenceOps:
         return heads.flatten(1)
 
     def linear(self, x: Tensor, weight: Linear) -> Tensor:
-        assert isinstance(weight, ReferenceLinear)
-        y = _by_row(lambda row: torch.mv(weight.weight, row), x, weight.out_features)
+        if isinstance(weight, ReferenceQuantizedLinear):
+            y = _by_row(lambda row: torch.cat([part_times_row(row, p) for p in weight.parts]), x, weight.out_features)
+        else:
+            assert isinstance(weight, ReferenceLinear)
+            y = _by_row(lambda row: torch.mv(weight.weight, row), x, weight.out_features)
         return y if weight.bias is None else y + weight.bias
 
     def rotate_and_write_kv(

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from octavo.core.errors import ConfigurationError
+from octavo.kernels.quantized import QuantizedWeight
+from octavo.loading.quantization import Quantization, quantize
 from octavo.models.config import ModelConfig
 from octavo.models.registry import model_class
-from octavo.models.weights import EMBEDDING, HEAD
+from octavo.models.weights import EMBEDDING, HEAD, ModelWeights
 
 logger = logging.getLogger(__name__)
 
@@ -53,22 +55,38 @@ class Checkpoint(Protocol):
         """The tensor in fp32."""
         ...
 
+    def read_matrix(self, name: str) -> Tensor | QuantizedWeight:
+        """The matrix as it is stored: quantised, or in fp32."""
+        ...
 
-class Weights(Mapping[str, Tensor]):
+
+class Weights(ModelWeights):
     """The weights that ``checkpoint.config`` needs, each read when asked for and not kept.
+
+    ``unpack``: matrices that are stored quantised become fp32. ``quantization``: others are quantised so.
 
     Raises:
         ConfigurationError: on creation, if one is missing or has another shape. Tensors that the model does not use
             give one warning.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, unpack: bool = False, quantization: Quantization | None = None) -> None:
         self._checkpoint = checkpoint
+        self._unpack, self._quantization = unpack, quantization
         self._names = _check_shapes(checkpoint)
         _warn_of_extra(checkpoint, self._names)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._checkpoint.read(name)
+
+    def matrix(self, name: str) -> Tensor | QuantizedWeight:
+        if self._unpack:
+            return self._checkpoint.read(name)
+        weight = self._checkpoint.read_matrix(name)
+        if self._quantization is None or isinstance(weight, QuantizedWeight):
+            return weight
+        # Embedding and head stay in 8 bits, as in the files that others make: they cost the most accuracy.
+        return quantize(weight, "int8" if name in (EMBEDDING, HEAD) else self._quantization)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

@@ -13,8 +13,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, ReaderTensor, quants
 from torch import Tensor
 
 from octavo.core.errors import ConfigurationError
+from octavo.kernels.quantized import QuantizedWeight
 from octavo.loading.checkpoint import StoredTensor
 from octavo.loading.gguf_config import ROPE_FREQS, gguf_architecture, gguf_model_config
+from octavo.loading.gguf_quants import UNPACKERS, quantized_weight
 from octavo.loading.gguf_reader import GGUFFile
 from octavo.models.registry import model_class
 from octavo.models.weights import HEAD
@@ -74,24 +76,38 @@ class GGUFCheckpoint:
 
     def read(self, name: str) -> Tensor:
         weight = dequantize(self._tensors[self.stored_name(name)])
-        if self._architecture == "llama" and "self_attn.q_proj" in name:
-            return unpermute(weight, self.config.num_heads)
-        if self._architecture == "llama" and "self_attn.k_proj" in name:
-            return unpermute(weight, self.config.num_kv_heads)
+        order = self._row_order(name)
+        if order is not None:
+            return weight[order]
         if self._architecture == "gemma3" and name.endswith("norm.weight"):
             # The converter adds the 1 that Gemma's norms add to their weight; canonical weights are without it.
             return weight - 1.0
         return weight
 
+    def read_matrix(self, name: str) -> Tensor | QuantizedWeight:
+        tensor = self._tensors[self.stored_name(name)]
+        if tensor.tensor_type not in UNPACKERS:
+            return self.read(name)
+        weight = quantized_weight(tensor.tensor_type, np.asarray(tensor.data), int(tensor.shape[-1]))
+        order = self._row_order(name)
+        return weight if order is None else weight.rows(order)
 
-def unpermute(weight: Tensor, num_heads: int) -> Tensor:
-    """Undo the converter's reordering of the rows of llama's query and key projections.
+    def _row_order(self, name: str) -> Tensor | None:
+        """For each canonical row of a weight or bias its row in the file; None: the same order."""
+        if self._architecture == "llama" and "self_attn.q_proj" in name:
+            return unpermuted_rows(self.config.num_heads, self.config.head_dim)
+        if self._architecture == "llama" and "self_attn.k_proj" in name:
+            return unpermuted_rows(self.config.num_kv_heads, self.config.head_dim)
+        return None
+
+
+def unpermuted_rows(num_heads: int, head_dim: int) -> Tensor:
+    """Which rows of the file undo the converter's reordering of llama's query and key projections, int64 [n].
 
     The converter makes the two halves of each head alternate (rotation of neighbours); here, halves are rotated.
-    ``weight``: [num_heads * head_dim, ...], ``num_heads`` the KV heads for keys.
+    ``num_heads``: the KV heads for keys.
     """
-    pairs = weight.reshape(num_heads, weight.shape[0] // num_heads // 2, 2, *weight.shape[1:])
-    return pairs.swapaxes(1, 2).reshape(weight.shape).contiguous()
+    return torch.arange(num_heads * head_dim).view(num_heads, head_dim // 2, 2).transpose(1, 2).flatten()
 
 
 def dequantize(tensor: ReaderTensor) -> Tensor:

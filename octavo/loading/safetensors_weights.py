@@ -48,6 +48,9 @@ class SafetensorsCheckpoint:
         tensor: Tensor = self._handles[name].get_tensor(name)
         return tensor.to(torch.float32)
 
+    def read_matrix(self, name: str) -> Tensor:
+        return self.read(name)
+
     def _open(self, file: Path) -> None:
         try:
             handle: Any = safe_open(file, framework="pt")

@@ -13,6 +13,7 @@ from octavo.core.errors import ConfigurationError
 from octavo.kernels.interface import Ops
 from octavo.loading.checkpoint import Checkpoint, Weights, fingerprint, settled_config
 from octavo.loading.gguf_weights import GGUFCheckpoint
+from octavo.loading.quantization import Quantization
 from octavo.loading.safetensors_weights import SafetensorsCheckpoint
 from octavo.models.config import ModelConfig
 from octavo.models.groups import LayerGroup, kv_bytes_per_token, layer_groups
@@ -50,18 +51,26 @@ class ModelSummary:
     kv_bytes_per_token: int
 
 
-def load_model(path: Path, ops: Ops, max_model_len: int | None = None) -> LoadedModel:
-    """Load the model at ``path`` (a .gguf file, or a folder of safetensors) for the back end of ``ops``, in fp32.
+def load_model(
+    path: Path,
+    ops: Ops,
+    max_model_len: int | None = None,
+    dtype: str = "auto",
+    quantization: Quantization | None = None,
+) -> LoadedModel:
+    """Load the model at ``path`` (a .gguf file, or a folder of safetensors) for the back end of ``ops``.
 
     ``max_model_len``, if given, shortens the context (``model.config.max_position``), and with it the angle tables.
-    Peak memory is near one fp32 copy of the weights and one tensor, and a second copy of a tied embedding.
+    ``dtype``: "auto" keeps quantised weights as they are stored, anything else unpacks them to fp32. ``quantization``:
+    plain weights are quantised so. Peak memory is near one copy of the weights as they are kept and the largest tensor
+    twice, and a second copy of a tied embedding in fp32.
 
     Raises:
         ConfigurationError: files are missing or broken, or hold something that is not supported.
     """
     checkpoint = open_checkpoint(path)
     checkpoint.config = settled_config(checkpoint)
-    weights = Weights(checkpoint)
+    weights = Weights(checkpoint, unpack=dtype != "auto", quantization=quantization)
     config = _with_context(checkpoint.config, max_model_len)
     return LoadedModel(
         model=model_class(config)(config, weights, ops),

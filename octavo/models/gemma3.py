@@ -1,6 +1,5 @@
 """Gemma 3, text only: norms before and after each half of a layer, scaled embeddings, windows on most layers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,7 +9,14 @@ from octavo.models import weights as names
 from octavo.models.config import ModelConfig
 from octavo.models.interface import ModelInputs
 from octavo.models.rope import rope_tables
-from octavo.models.weights import attention_spec, decoder_weight_shapes, layer_prefix, merged_linear
+from octavo.models.weights import (
+    ModelWeights,
+    attention_spec,
+    decoder_weight_shapes,
+    embedding_and_head,
+    layer_prefix,
+    merged_linear,
+)
 
 ATTENTION_NORM = "input_layernorm.weight"
 AFTER_ATTENTION_NORM = "post_attention_layernorm.weight"
@@ -37,20 +43,19 @@ class _Layer:
 class Gemma3:
     """x + norm(attention(norm(x))), then x + norm(mlp(norm(x))), in every layer."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], ops: Ops) -> None:
+    def __init__(self, config: ModelConfig, weights: ModelWeights, ops: Ops) -> None:
         self.config = config
         self._ops = ops
         self._ropes = rope_tables(config)
-        self._embedding = weights[names.EMBEDDING]
+        self._embedding, self._head = embedding_and_head(ops, weights, config)
         self._layers = [self._make_layer(index, weights) for index in range(config.num_layers)]
         self._norm = _norm_weight(weights, names.FINAL_NORM)
-        self._head = ops.make_linear(self._embedding if config.tie_embeddings else weights[names.HEAD])
 
     @staticmethod
     def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         return decoder_weight_shapes(config, norms=(ATTENTION_NORM, AFTER_ATTENTION_NORM, MLP_NORM, AFTER_MLP_NORM))
 
-    def _make_layer(self, index: int, weights: Mapping[str, Tensor]) -> _Layer:
+    def _make_layer(self, index: int, weights: ModelWeights) -> _Layer:
         prefix = layer_prefix(index)
         q_norm, k_norm = (prefix + name for name in names.QK_NORMS)
         layer = self.config.layers[index]
@@ -95,6 +100,6 @@ class Gemma3:
         return ops.linear(ops.gate(gate_up, self.config.activation), layer.down)
 
 
-def _norm_weight(weights: Mapping[str, Tensor], name: str) -> Tensor:
+def _norm_weight(weights: ModelWeights, name: str) -> Tensor:
     """Gemma checkpoints store how far a norm's weight is from 1."""
     return 1.0 + weights[name]

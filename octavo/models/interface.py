@@ -1,6 +1,6 @@
 """What every model file offers: the names and shapes of its weights, and one forward pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from octavo.kernels.interface import BatchLayout, KVLayer, Ops
 from octavo.models.config import ModelConfig
+from octavo.models.weights import ModelWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Model(Protocol):
 
     config: ModelConfig
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], ops: Ops) -> None:
+    def __init__(self, config: ModelConfig, weights: ModelWeights, ops: Ops) -> None:
         """``weights`` holds exactly the names and shapes of ``weight_shapes(config)``, fp32; loading checks this.
 
         A mapping may produce each tensor when it is asked for, so that peak memory stays near one copy."""

@@ -1,7 +1,6 @@
 """The Llama architecture and its near relatives: Llama, SmolLM2, Mistral (sliding window), Qwen2 (biases on queries,
 keys and values), Qwen3 (a norm on each query and key head)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -11,7 +10,14 @@ from octavo.models import weights as names
 from octavo.models.config import ModelConfig
 from octavo.models.interface import ModelInputs
 from octavo.models.rope import rope_tables
-from octavo.models.weights import attention_spec, decoder_weight_shapes, layer_prefix, merged_linear
+from octavo.models.weights import (
+    ModelWeights,
+    attention_spec,
+    decoder_weight_shapes,
+    embedding_and_head,
+    layer_prefix,
+    merged_linear,
+)
 
 ATTENTION_NORM = "input_layernorm.weight"
 MLP_NORM = "post_attention_layernorm.weight"
@@ -33,20 +39,19 @@ class _Layer:
 class Llama:
     """Pre-norm decoder: x + attention(norm(x)), then x + mlp(norm(x)), in every layer."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], ops: Ops) -> None:
+    def __init__(self, config: ModelConfig, weights: ModelWeights, ops: Ops) -> None:
         self.config = config
         self._ops = ops
         self._ropes = rope_tables(config)
-        self._embedding = weights[names.EMBEDDING]
+        self._embedding, self._head = embedding_and_head(ops, weights, config)
         self._layers = [self._make_layer(index, weights) for index in range(config.num_layers)]
         self._norm = weights[names.FINAL_NORM]
-        self._head = ops.make_linear(self._embedding if config.tie_embeddings else weights[names.HEAD])
 
     @staticmethod
     def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         return decoder_weight_shapes(config, norms=(ATTENTION_NORM, MLP_NORM))
 
-    def _make_layer(self, index: int, weights: Mapping[str, Tensor]) -> _Layer:
+    def _make_layer(self, index: int, weights: ModelWeights) -> _Layer:
         prefix = layer_prefix(index)
         q_norm, k_norm = (prefix + name for name in names.QK_NORMS)
         layer = self.config.layers[index]

@@ -1,11 +1,13 @@
 """What the model files share: the names and shapes of a decoder's weights, and merging projections into one."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from octavo.kernels.interface import AttentionSpec, Linear, Ops
+from octavo.kernels.quantized import QuantizedWeight, stack_rows
 from octavo.models.config import LayerConfig, ModelConfig
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -16,6 +18,15 @@ OUTPUT = "self_attn.o_proj"
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 DOWN = "mlp.down_proj"
 QK_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+
+
+class ModelWeights(Mapping[str, Tensor]):
+    """The weights of a model by canonical name, fp32; matrices also as they are to be multiplied."""
+
+    @abstractmethod
+    def matrix(self, name: str) -> Tensor | QuantizedWeight:
+        """A matrix [out, in] for a linear or an embedding table: quantised where it is stored so and may stay so."""
+        ...
 
 
 def layer_prefix(index: int) -> str:
@@ -56,11 +67,20 @@ def _linear_shapes(name: str, shape: tuple[int, int], bias: bool) -> dict[str, t
     return {f"{name}.weight": shape} | ({f"{name}.bias": shape[:1]} if bias else {})
 
 
-def merged_linear(ops: Ops, weights: Mapping[str, Tensor], names: Sequence[str]) -> Linear:
+def merged_linear(ops: Ops, weights: ModelWeights, names: Sequence[str]) -> Linear:
     """One linear whose outputs are those of ``names`` side by side; all of them have a bias, or none."""
     biases = [weights[f"{name}.bias"] for name in names if f"{name}.bias" in weights]
-    weight = torch.cat([weights[f"{name}.weight"] for name in names])
+    weight = stack_rows([weights.matrix(f"{name}.weight") for name in names])
     return ops.make_linear(weight, torch.cat(biases) if biases else None)
+
+
+def embedding_and_head(ops: Ops, weights: ModelWeights, config: ModelConfig) -> tuple[Tensor | Linear, Linear]:
+    """The table as ``Ops.embed`` takes it, and the head; one linear for both where they are tied and quantised."""
+    table = weights.matrix(EMBEDDING)
+    head = ops.make_linear(table if config.tie_embeddings else weights.matrix(HEAD))
+    if isinstance(table, Tensor):
+        return table, head
+    return head if config.tie_embeddings else ops.make_linear(table), head
 
 
 def attention_spec(config: ModelConfig, layer: LayerConfig) -> AttentionSpec:

@@ -10,6 +10,7 @@ import torch
 
 import octavo.build
 from octavo.kernels.interface import Ops
+from octavo.loading.quantization import Quantization
 from octavo.loading.weights import LoadedModel, load_model
 
 
@@ -20,11 +21,18 @@ class _Loader:
         self._key: object = None
         self._loaded: LoadedModel | None = None
 
-    def __call__(self, path: Path, ops: Ops, max_model_len: int | None = None) -> LoadedModel:
-        key = (path, ops.name, max_model_len)
+    def __call__(
+        self,
+        path: Path,
+        ops: Ops,
+        max_model_len: int | None = None,
+        dtype: str = "auto",
+        quantization: Quantization | None = None,
+    ) -> LoadedModel:
+        key = (path, ops.name, max_model_len, dtype, quantization)
         if self._loaded is None or key != self._key:
             self._loaded = None  # before the next one takes memory
-            self._key, self._loaded = key, load_model(path, ops, max_model_len)
+            self._key, self._loaded = key, load_model(path, ops, max_model_len, dtype, quantization)
         return self._loaded
 
 

@@ -44,7 +44,7 @@ class Searcher:
     """Octavo with these settings."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self._driver = Driver(path, checks=False, **settings)
+        self._driver = Driver(path, checks=False, dtype="float32", **settings)
 
     @property
     def num_preemptions(self) -> int:

@@ -23,7 +23,7 @@ LENGTHS = [5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 19, 23, 31, 32, 33, 48, 64, 15
 NUM_NEW = [8 + 5 * number % 9 for number in range(len(LENGTHS))]
 """Answers end at different steps, so that the batch shrinks as often as it grows."""
 MAX_LEN = 720
-LARGE: dict[str, Any] = {"num_blocks": 200, "max_model_len": MAX_LEN, "max_num_seqs": 32}
+LARGE: dict[str, Any] = {"num_blocks": 200, "max_model_len": MAX_LEN, "max_num_seqs": 32, "dtype": "float32"}
 SMALL = LARGE | {"num_blocks": 46}
 """The longest request takes 45 blocks (of 16 tokens), all together take 98."""
 
@@ -91,7 +91,7 @@ def test_tokens_and_logprobs_are_those_of_transformers(real: Real) -> None:
 def test_whole_distributions_are_those_of_transformers(real: Real) -> None:
     """The last 60 of 700 tokens, where Gemma's window of 512 has begun to slide: every logprob, not only the best."""
     prompt = real.prompts[-1]
-    model = octavo.build.load_model(real.path, select_ops(), MAX_LEN).model
+    model = octavo.build.load_model(real.path, select_ops(), MAX_LEN, "float32").model
     actual = SequenceRun(model, len(prompt)).feed(prompt, num_logits=60).log_softmax(-1)
     assert float((actual - reference_logprobs(real.path, prompt, num_logits=60)).abs().max()) < 1e-3
 

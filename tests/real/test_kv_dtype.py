@@ -43,7 +43,7 @@ BOUNDS = {torch.int8: Bounds(0.25, 3, 0.004, 96), torch.float16: Bounds(0.007, 0
 
 @pytest.mark.parametrize("kv_dtype", BOUNDS)
 def test_logits_stay_near_those_of_fp32(smollm2_path: Path, prompts: list[list[int]], kv_dtype: torch.dtype) -> None:
-    model = octavo.build.load_model(smollm2_path, select_ops(), SETTINGS["max_model_len"]).model
+    model = octavo.build.load_model(smollm2_path, select_ops(), SETTINGS["max_model_len"], "float32").model
     difference = compare(model, kv_dtype, prompts, num_new=2)
     assert difference.num_positions == sum(map(len, prompts)) + 8
     figures: dict[str, Any] = difference.figures()

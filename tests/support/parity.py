@@ -41,8 +41,8 @@ def reference_logprobs(path: Path, token_ids: Sequence[int], num_logits: int = 0
 
 
 def load(path: Path) -> Model:
-    """Octavo's model for the back end that runs by default."""
-    return load_model(path, select_ops()).model
+    """Octavo's model in fp32, for the back end that runs by default."""
+    return load_model(path, select_ops(), dtype="float32").model
 
 
 def logprobs(path: Path, token_ids: Sequence[int], chunk: int | None = None) -> Tensor:

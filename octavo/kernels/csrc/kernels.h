@@ -21,6 +21,38 @@ struct LinearArgs {
     int64_t rows_per_task, panels_per_task, num_panel_groups;
 };
 
+struct QuantizeArgs {
+    const float* x;
+    float* out;
+    int32_t format;
+    int64_t num_rows, in_features;
+    int64_t rows_per_task;
+};
+
+struct QuantizedLinearArgs {
+    const float* rows;  // as quantize_rows leaves them
+    const uint8_t* packed;
+    int32_t format;
+    const float* bias;
+    float* y;
+    int64_t y_pitch;  // from row to row
+    int64_t num_rows, in_features, out_features;
+    // A task is rows_per_task rows by panels_per_task panels; tasks run over the panels first.
+    int64_t rows_per_task, panels_per_task, num_panel_groups;
+};
+
+struct QuantizedGatherArgs {
+    const uint8_t* packed;
+    int32_t format;
+    int64_t table_rows;
+    const int64_t* indices;
+    float* out;
+    int64_t count, width;
+    float scale;
+    int64_t rows_per_task;
+    std::atomic<bool>* bad_index;
+};
+
 struct GatherArgs {
     const float* table;
     int64_t table_rows;
@@ -92,6 +124,9 @@ struct AddArgs {
 struct Kernels {
     const char* name;
     void (*linear)(const LinearArgs&, int64_t task);
+    void (*quantize_rows)(const QuantizeArgs&, int64_t task);
+    void (*linear_quantized)(const QuantizedLinearArgs&, int64_t task);
+    void (*gather_quantized)(const QuantizedGatherArgs&, int64_t task);
     void (*gather_rows)(const GatherArgs&, int64_t task);
     void (*norm)(const NormArgs&, int64_t task);
     void (*norm_heads)(const NormHeadsArgs&, int64_t task);

@@ -23,6 +23,15 @@ enum OctavoKvType : int32_t {
     kOctavoKvInt8 = 2,  // with a scale a token and KV head
 };
 
+// How a quantised weight is held (octavo/kernels/quantized.py: FORMATS).
+enum OctavoFormat : int32_t {
+    kOctavoInt8 = 0,            // groups of 32, scales in fp16
+    kOctavoInt8Fine = 1,        // groups of 16, scales in fp32
+    kOctavoInt4 = 2,            // groups of 32, scales in fp16
+    kOctavoInt4Minima = 3,      // likewise, and minima in fp16
+    kOctavoInt4MinimaFp32 = 4,  // groups of 32, scales and minima in fp32
+};
+
 // The shape of one layer's attention and of its KV memory.
 struct OctavoAttentionShape {
     int64_t num_heads;
@@ -65,6 +74,23 @@ OCTAVO_API void octavo_pack_linear(const float* weight, float* packed, int64_t o
 // y [R, out] = x [R, in] @ weight.T + bias; bias may be null.
 OCTAVO_API void octavo_linear(const float* x, const float* packed, const float* bias, float* y, int64_t num_rows,
                               int64_t in_features, int64_t out_features);
+// A weight of out x in numbers (octavo/kernels/quantized.py: QuantizedWeight; minima null where the format has none) ->
+// packed, [ceil(out / 16), in / group, block] as impl/quantized_formats.h says, padded with zeros.
+OCTAVO_API void octavo_pack_quantized(const uint8_t* numbers, const uint8_t* scales, const uint8_t* minima,
+                                      int32_t format, uint8_t* packed, int64_t out_features, int64_t in_features);
+// quantized [R, width] = rows of x [R, in] as the format's linear takes them; width = 2 in / group + in * bytes of an
+// activation's number / 4 floats.
+OCTAVO_API void octavo_quantize_rows(const float* x, float* quantized, int32_t format, int64_t num_rows,
+                                     int64_t in_features);
+// y [R, out], y_pitch floats from row to row, = x @ weight.T + bias, from the quantised rows of x and a weight packed as
+// impl/quantized_formats.h says; bias may be null.
+OCTAVO_API void octavo_linear_quantized(const float* quantized, const uint8_t* packed, int32_t format, const float* bias,
+                                        float* y, int64_t y_pitch, int64_t num_rows, int64_t in_features,
+                                        int64_t out_features);
+// out [R, width] = table[indices] * scale, from a table that is such a packed weight.
+OCTAVO_API int32_t octavo_gather_quantized(const uint8_t* packed, int32_t format, int64_t table_rows,
+                                           const int64_t* indices, float* out, int64_t num_rows, int64_t width,
+                                           float scale);
 // out [R, width] = table[indices] * scale.
 OCTAVO_API int32_t octavo_gather_rows(const float* table, int64_t table_rows, const int64_t* indices, float* out,
                                       int64_t num_rows, int64_t width, float scale);

@@ -14,6 +14,9 @@ using octavo::GatherArgs;
 using octavo::LinearArgs;
 using octavo::NormArgs;
 using octavo::NormHeadsArgs;
+using octavo::QuantizeArgs;
+using octavo::QuantizedGatherArgs;
+using octavo::QuantizedLinearArgs;
 using octavo::RotateArgs;
 }  // namespace
 
@@ -22,12 +25,15 @@ using octavo::RotateArgs;
 
 #include "attention.h"
 #include "linear.h"
+#include "quantized_formats.h"
+#include "quantize.h"
+#include "linear_quantized.h"
 #include "rotate.h"
 #include "rows.h"
 
 #define OCTAVO_DEFINE_KERNELS(variable, isa_name)                                                                  \
     namespace octavo {                                                                                            \
     extern const Kernels variable;                                                                                 \
-    const Kernels variable = {isa_name, linear, gather_rows, norm, norm_heads, rotate_and_write_kv, attention, gate, \
-                              add_rows};                                                                           \
+    const Kernels variable = {isa_name, linear, quantize_rows, linear_quantized, gather_quantized, gather_rows, norm, \
+                              norm_heads, rotate_and_write_kv, attention, gate, add_rows};                                                                           \
     }
