@@ -48,17 +48,14 @@ def _check_pool(pool: BlockPool, counts: Counter[int]) -> None:
     _require(len(free) == len(free_ids), "a block is free twice")
     for block_id, (ref_count, name) in enumerate(zip(pool.ref_counts, pool.names, strict=True)):
         expected = counts.get(block_id, 0)
-        _require(
-            ref_count == expected,
-            "block %s counts %s references, %s are in tables and holds",
-            *(block_id, ref_count, expected),
-        )
-        _require((ref_count == 0) == (block_id in free), "block %s: free if and only if unreferenced", block_id)
-        if name is None:
-            _require(block_id not in pool.evictor, "block %s: in the evictor without a name", block_id)
-        else:
-            found = pool.lookup(name)
-            _require(found == block_id, "block %s: the index has %s under its name", block_id, found)
+        if ref_count != expected:
+            raise InvariantError(f"block {block_id} counts {ref_count} references, {expected} are in tables and holds")
+        if (ref_count == 0) != (block_id in free):
+            raise InvariantError(f"block {block_id}: free if and only if unreferenced")
+        if name is None and block_id in pool.evictor:
+            raise InvariantError(f"block {block_id}: in the evictor without a name")
+        if name is not None and pool.lookup(name) != block_id:
+            raise InvariantError(f"block {block_id}: the index has {pool.lookup(name)} under its name")
     named = sum(name is not None for name in pool.names)
     _require(named == pool.num_named, "%s blocks carry a name, the index has %s", named, pool.num_named)
     used = sum(ref_count > 0 for ref_count in pool.ref_counts)
