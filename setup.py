@@ -32,6 +32,7 @@ SOURCES: dict[str, list[str]] = {
     "quantized_api.cpp": [],
     "isa.cpp": [],
     "operation.cpp": [],
+    "program.cpp": [],
     "thread_pool.cpp": [],
     "isa/portable.cpp": [],
 }

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo.core.errors import ConfigurationError
 from octavo.kernels import native
 from octavo.kernels.cpu_quantized import CpuQuantizedLinear, CpuQuantizedPart, pack, quantized_row_floats
-from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable
+from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
 from octavo.kernels.native import NativeLibraryMissingError
+from octavo.kernels.native_batch import native_batch, set_kv
+from octavo.kernels.program import as_register, empty_like_rows
 from octavo.kernels.quantized import FORMATS, QuantizedFormat, Weight, quantized_parts
+from octavo.kernels.recording import CpuRecordedStep, LayerLayout
 
 __all__ = ["CpuLinear", "CpuOps", "NativeLibraryMissingError"]
 
 _LANES = 16
-_BATCH_TYPES = (torch.int32, torch.int64, torch.int32, torch.int32)
-_KV_TYPES = {torch.float32: 0, torch.float16: 1, torch.int8: 2}
-"""OctavoKvType."""
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 
 
@@ -74,11 +73,11 @@ class CpuOps:
 
     def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
         if isinstance(table, Tensor):
-            return self._gather_rows(_fp32(table), token_ids, scale)
+            return self._gather_rows(_weight(table, token_ids), token_ids, scale)
         assert isinstance(table, CpuQuantizedLinear)
+        assert token_ids.dtype == torch.int64
         (part,) = table.parts
-        token_ids = token_ids.to(torch.int64).contiguous()
-        out = torch.empty(token_ids.shape[0], table.in_features)
+        out = empty_like_rows(token_ids, table.in_features)
         status = self._library.octavo_gather_quantized(
             part.packed.data_ptr(),
             part.format_number,
@@ -88,18 +87,16 @@ class CpuOps:
             *out.shape,
             scale,
         )
-        _check(status, f"a row outside 0 .. {table.out_features - 1}")
-        return out
+        return _checked(status, out, f"a row outside 0 .. {table.out_features - 1}")
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        x, weight = _fp32(x), _fp32(weight)
-        out = torch.empty_like(x)
-        rows, width = x.shape
-        self._library.octavo_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, eps)
+        x, weight = _fp32(x), _weight(weight, x)
+        out = empty_like_rows(x, x.shape[1])
+        self._library.octavo_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, eps)
         return out
 
     def norm_heads(self, qkv: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, spec: AttentionSpec) -> Tensor:
-        qkv, q_weight, k_weight = _fp32(qkv), _fp32(q_weight), _fp32(k_weight)
+        qkv, q_weight, k_weight = _fp32(qkv), _weight(q_weight, qkv), _weight(k_weight, qkv)
         shape = _shape(spec)
         self._library.octavo_norm_heads(
             qkv.data_ptr(), q_weight.data_ptr(), k_weight.data_ptr(), qkv.shape[0], byref(shape), eps
@@ -112,7 +109,7 @@ class CpuOps:
         assert isinstance(weight, CpuLinear)
         assert x.shape[1] == weight.in_features
         x = _fp32(x)
-        y = torch.empty(x.shape[0], weight.out_features)
+        y = empty_like_rows(x, weight.out_features)
         self._library.octavo_linear(
             x.data_ptr(),
             weight.packed.data_ptr(),
@@ -128,7 +125,7 @@ class CpuOps:
         self, qkv: Tensor, rope: RopeTable, kv: KVLayer, batch: BatchLayout, spec: AttentionSpec
     ) -> Tensor:
         qkv = _fp32(qkv)
-        q = torch.empty(qkv.shape[0], spec.num_heads * spec.head_dim)
+        q = empty_like_rows(qkv, spec.num_heads * spec.head_dim)
         status = self._library.octavo_rotate_and_write_kv(
             qkv.data_ptr(),
             rope.cos.data_ptr(),
@@ -138,23 +135,20 @@ class CpuOps:
             byref(_shape(spec, kv)),
             q.data_ptr(),
         )
-        _check(status, "a position past the rotary table or a slot outside the KV memory")
-        return q
+        return _checked(status, q, "a position past the rotary table or a slot outside the KV memory")
 
     def attention(self, q: Tensor, kv: KVLayer, batch: BatchLayout, spec: AttentionSpec) -> Tensor:
         q = _fp32(q)
-        out = torch.empty_like(q)
+        out = empty_like_rows(q, q.shape[1])
         status = self._library.octavo_attention(
             q.data_ptr(), byref(_batch(kv, batch)), byref(_shape(spec, kv)), out.data_ptr()
         )
-        _check(status, "a block table without a block of the context")
-        return out
+        return _checked(status, out, "a block table without a block of the context")
 
     def gate(self, x: Tensor, activation: Activation) -> Tensor:
         x = _fp32(x)
-        rows, width = x.shape[0], x.shape[1] // 2
-        out = torch.empty(rows, width)
-        self._library.octavo_gate(x.data_ptr(), out.data_ptr(), rows, width, _ACTIVATIONS[activation])
+        out = empty_like_rows(x, x.shape[1] // 2)
+        self._library.octavo_gate(x.data_ptr(), out.data_ptr(), *out.shape, _ACTIVATIONS[activation])
         return out
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -166,6 +160,16 @@ class CpuOps:
     def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         return self._gather_rows(_fp32(x), rows, 1.0)
 
+    def argmax(self, x: Tensor, count: int) -> Tensor:
+        x = _fp32(x)
+        assert 0 < count <= x.shape[1]
+        out = empty_like_rows(x, dtype=torch.int64)
+        self._library.octavo_argmax(x.data_ptr(), out.data_ptr(), *x.shape, count)
+        return out
+
+    def record(self, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> CpuRecordedStep:
+        return CpuRecordedStep(self._library, step, kv, max_logit_rows)
+
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         # By numpy: torch would hand each of these small copies to its threads, which takes far longer than the copy.
         blocks = [tensor.numpy() for layer in layers for tensor in layer.tensors]
@@ -175,7 +179,7 @@ class CpuOps:
 
     def _linear_quantized(self, x: Tensor, weight: CpuQuantizedLinear) -> Tensor:
         assert x.shape[1] == weight.in_features
-        y = torch.empty(x.shape[0], weight.out_features)
+        y = empty_like_rows(x, weight.out_features)
         for part in weight.parts:
             rows = self._quantize_rows(x, part.format)
             bias = None if weight.bias is None else weight.bias[part.first_output :]
@@ -193,24 +197,36 @@ class CpuOps:
         return y
 
     def _quantize_rows(self, x: Tensor, weight_format: QuantizedFormat) -> Tensor:
-        rows = torch.empty(x.shape[0], quantized_row_floats(weight_format, x.shape[1]))
+        rows = empty_like_rows(x, quantized_row_floats(weight_format, x.shape[1]))
         self._library.octavo_quantize_rows(x.data_ptr(), rows.data_ptr(), FORMATS.index(weight_format), *x.shape)
         return rows
 
     def _gather_rows(self, table: Tensor, indices: Tensor, scale: float) -> Tensor:
-        indices = indices.to(torch.int64).contiguous()
-        table_rows, width = table.shape
-        out = torch.empty(indices.shape[0], width)
+        assert indices.dtype == torch.int64
+        register = as_register(table)
+        # Of a register all rows that there is memory for: which of them a step has is checked with its row lists.
+        table_rows, width = table.shape if register is None else register.memory.shape
+        out = empty_like_rows(indices, width)
         status = self._library.octavo_gather_rows(
             table.data_ptr(), table_rows, indices.data_ptr(), out.data_ptr(), indices.shape[0], width, scale
         )
-        _check(status, f"a row outside 0 .. {table_rows - 1}")
-        return out
+        return _checked(status, out, f"a row outside 0 .. {table_rows - 1}")
 
 
 def _fp32(x: Tensor) -> Tensor:
     """``x`` as the kernels read it; no copy where it is so already."""
+    if as_register(x) is not None:
+        return x
     return x.to(torch.float32).contiguous()
+
+
+def _weight(weight: Tensor, x: Tensor) -> Tensor:
+    """``weight`` as the kernels read it, for an operation on ``x``: as long as that may be run."""
+    weight = _fp32(weight)
+    register = as_register(x)
+    if register is not None:
+        register.keep(weight)
+    return weight
 
 
 def _shape(spec: AttentionSpec, kv: KVLayer | None = None) -> native.AttentionShape:
@@ -226,33 +242,18 @@ def _shape(spec: AttentionSpec, kv: KVLayer | None = None) -> native.AttentionSh
     )
 
 
-def _batch(kv: KVLayer, batch: BatchLayout) -> native.Batch:
-    kv_type = _KV_TYPES.get(kv.keys.dtype)
-    if kv_type is None or (kv.keys.dtype == torch.int8) != (kv.key_scales is not None):
-        raise ConfigurationError(
-            f"The native CPU kernels hold KV in float32, float16, or in int8 with scales, not {kv.keys.dtype}."
-        )
-    types = (batch.positions.dtype, batch.slots.dtype, batch.query_starts.dtype, batch.block_tables.dtype)
-    if types != _BATCH_TYPES:
-        raise TypeError(f"A batch layout holds {_BATCH_TYPES} (docs/kernel-contract.md), not {types}.")
-    return native.Batch(
-        kv.keys.data_ptr(),
-        kv.values.data_ptr(),
-        None if kv.key_scales is None else kv.key_scales.data_ptr(),
-        None if kv.value_scales is None else kv.value_scales.data_ptr(),
-        batch.positions.data_ptr(),
-        batch.slots.data_ptr(),
-        batch.query_starts.data_ptr(),
-        batch.block_tables.data_ptr(),
-        batch.num_rows,
-        batch.context_lens.shape[0],
-        batch.block_tables.shape[1],
-        batch.block_tables.stride(0),
-        kv_type,
-    )
+def _batch(kv: KVLayer, layout: BatchLayout) -> native.Batch:
+    if not isinstance(layout, LayerLayout):
+        return native_batch(kv, layout)
+    set_kv(layout.batch, kv)
+    return layout.batch
 
 
-def _check(status: int, what: str) -> None:
+def _checked(status: int, result: Tensor, what: str) -> Tensor:
     """Indices come from Octavo's own tables: one that is out of range is a fault of Octavo, not of a request."""
-    if status == native.BAD_INDEX:
+    register = as_register(result)
+    if register is not None:
+        register.note_fault(what)
+    elif status == native.BAD_INDEX:
         raise IndexError(f"The native CPU kernels were given {what}.")
+    return result

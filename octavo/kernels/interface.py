@@ -6,7 +6,7 @@ Contract: docs/kernel-contract.md. The reference back end is the specification.
 
 import contextlib
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -165,8 +165,46 @@ class Ops(Protocol):
         """Rows ``rows`` (int64) of ``x``: which rows reach the head."""
         ...
 
+    def argmax(self, x: Tensor, count: int) -> Tensor:
+        """Index of the greatest of the first ``count`` numbers of each row of ``x`` [R, n]: int64 [R]. The first of
+        equals; a NaN before all."""
+        ...
+
+    def record(self, step: "Step", kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> "RecordedStep | None":
+        """``step`` made ready to run as a whole, or None if this back end runs it one operation at a time.
+
+        ``kv``: of each layer its memory and the number of its group; ``max_logit_rows``: rows that the head takes at
+        once. What an operation is given while ``step`` is recorded is not filled in yet: ``step`` must not look into
+        it, and its operations must be those of this object.
+        """
+        ...
+
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, target) in each layer; no block is both a source and a target."""
+        ...
+
+
+class Step(Protocol):
+    """A model's step, said in operations."""
+
+    def forward(self, token_ids: Tensor, kv: Sequence[tuple[KVLayer, BatchLayout]], head_rows: Tensor) -> Tensor:
+        """Hidden states fp32 [N, hidden] of ``head_rows`` (int64 [N]). ``token_ids``: int64 [R]; ``kv``: of each layer
+        its memory and the layout of its group."""
+        ...
+
+    def head(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits fp32 [n, vocab] of some rows of hidden states, and the best token of each, int64 [n]."""
+        ...
+
+
+class RecordedStep(Protocol):
+    """A step that a back end has recorded."""
+
+    def run(
+        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Run forward and head; inputs as in ``Step.forward``, but one layout a group. Gives what ``head`` returns for
+        a few rows at a time, in order, each valid until the next one is asked for."""
         ...
 
 

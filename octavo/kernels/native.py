@@ -15,6 +15,9 @@ LIBRARY_PATH = Path(__file__).with_name("_native.so")
 
 OK, UNKNOWN_NAME, UNSUPPORTED, BAD_INDEX = range(4)
 
+STEP_ROWS, HEAD_ROWS = -1, -2
+"""OctavoRows: numbers of rows that a recorded operation learns from each step."""
+
 
 class NativeLibraryMissingError(ConfigurationError):
     """The native kernels were not built, or cannot be loaded on this machine."""
@@ -77,8 +80,14 @@ _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "octavo_norm_heads": ([_PTR, _PTR, _PTR, _INT, _SHAPE, _FLOAT], None),
     "octavo_rotate_and_write_kv": ([_PTR, _PTR, _PTR, _INT, _BATCH, _SHAPE, _PTR], c_int32),
     "octavo_attention": ([_PTR, _BATCH, _SHAPE, _PTR], c_int32),
+    "octavo_argmax": ([_PTR, _PTR, _INT, _INT, _INT], None),
     "octavo_gate": ([_PTR, _PTR, _INT, _INT, c_int32], None),
     "octavo_add": ([_PTR, _PTR, _INT, _INT], None),
+    "octavo_program_create": ([], _PTR),
+    "octavo_program_destroy": ([_PTR], None),
+    "octavo_record": ([_PTR], None),
+    "octavo_program_size": ([_PTR], _INT),
+    "octavo_program_run": ([_PTR, _INT, _INT, _INT, _INT], _INT),
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable
+from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
 from octavo.kernels.quantized import QuantizedWeight, Weight, quantized_parts
 from octavo.kernels.reference_quantized import ReferencePart, part_times_row, reference_part
 
@@ -122,6 +122,12 @@ class ReferenceOps:
 
     def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         return x[rows]
+
+    def argmax(self, x: Tensor, count: int) -> Tensor:
+        return torch.from_numpy(x[:, :count].numpy().argmax(axis=1))
+
+    def record(self, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> None:
+        return None
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         for source, target in pairs:

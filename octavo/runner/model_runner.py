@@ -1,6 +1,6 @@
 """Carries plans out on a model: copies, rows, one forward pass, samples."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,15 +9,13 @@ from typing import NamedTuple
 import torch
 
 from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
-from octavo.kernels.interface import BatchLayout, KVLayer, Ops
-from octavo.models.interface import Model, ModelInputs
+from octavo.kernels.interface import KVLayer, Ops
+from octavo.models.interface import Model
 from octavo.runner.disk_tier import DiskStore
+from octavo.runner.execution import make_execution
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.sampler import Sampler, Samples
 from octavo.runner.swapping import copy_between
-
-MAX_LOGITS = 1 << 25
-"""Logits held at a time (128 MiB in fp32): 128 rows of the largest vocabularies."""
 
 BadWordEncoder = Callable[[Sequence[str]], tuple[tuple[int, ...], ...]]
 """The token sequences that spell given words."""
@@ -35,9 +33,10 @@ class KVMemory:
     num_groups: int
     disk: DiskStore | None = None
 
-    def layers(self, layouts: Sequence[BatchLayout]) -> list[tuple[KVLayer, BatchLayout]]:
-        """For each layer of the model, its memory and the layout of its group."""
-        return [(self.slots[slot], layouts[group]) for group, slot in self.places]
+    @property
+    def layers(self) -> list[tuple[KVLayer, int]]:
+        """Of each layer of the model its memory and the number of its group."""
+        return [(self.slots[slot], group) for group, slot in self.places]
 
 
 class ModelRunner:
@@ -46,7 +45,7 @@ class ModelRunner:
     def __init__(
         self, model: Model, ops: Ops, kv: KVMemory, batch: InputBatch, sampler: Sampler, bad_words: BadWordEncoder
     ) -> None:
-        self._model = model
+        self._execution = make_execution(model, ops, kv.layers, sampler.num_valid_tokens)
         self._ops = ops
         self._kv = kv
         self._batch = batch
@@ -100,27 +99,25 @@ class ModelRunner:
 
     def _compute(self, plan: StepPlan) -> StepResult:
         heads = _HeadRows(plan, self._batch)
-        inputs = ModelInputs(
-            token_ids=self._batch.token_ids(plan),
-            kv=self._kv.layers(self._batch.layouts(plan)),
-            head_rows=torch.tensor(heads.rows, dtype=torch.int64),
-        )
-        return self._read_heads(plan, heads, self._model.forward(inputs))
+        head_rows = torch.tensor(heads.rows, dtype=torch.int64)
+        outputs = self._execution.run(self._batch.token_ids(plan), self._batch.layouts(plan), head_rows)
+        return self._read_heads(plan, heads, outputs)
 
     def _add_row(self, new: NewRow) -> None:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()
         self._batch.add(new, self._sampler.new_row(new, bad_words))
 
-    def _read_heads(self, plan: StepPlan, heads: "_HeadRows", hidden: torch.Tensor) -> StepResult:
+    def _read_heads(
+        self, plan: StepPlan, heads: "_HeadRows", outputs: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> StepResult:
         """Draw tokens and take logprobs, from the logits of a few rows at a time: a long prompt's logprobs over a large
         vocabulary would take gigabytes at once."""
         drawn = Samples([], {}, {})
         prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
-        at_once = max(1, MAX_LOGITS // self._model.config.vocab_size)
-        for start in range(0, len(heads.rows), at_once):
-            logits = self._model.head(hidden[start : start + at_once])
-            sampling = heads.sampling[start : start + at_once]
-            samples = self._sample(sampling, logits[: len(sampling)])
+        start = 0
+        for logits, best_ids in outputs:
+            sampling = heads.sampling[start : start + len(logits)]
+            samples = self._sample(sampling, logits[: len(sampling)], best_ids[: len(sampling)])
             drawn.token_ids.extend(samples.token_ids)
             drawn.logprobs.update(samples.logprobs)
             drawn.faults.update(samples.faults)
@@ -128,11 +125,13 @@ class ModelRunner:
             known = heads.known[first : first + len(logits) - len(sampling)]
             for row_id, entries in self._prompt_logprobs(known, logits[len(sampling) :]):
                 prompt_logprobs[row_id] = prompt_logprobs.get(row_id, ()) + entries
+            start += len(logits)
         return StepResult(plan.step_id, tuple(drawn.token_ids), drawn.logprobs, prompt_logprobs, drawn.faults)
 
-    def _sample(self, row_ids: Sequence[int], logits: torch.Tensor) -> Samples:
+    def _sample(self, row_ids: Sequence[int], logits: torch.Tensor, best_ids: torch.Tensor) -> Samples:
         rows = [self._batch.rows[row_id] for row_id in row_ids]
-        samples = self._sampler.sample(logits, [row.sampling for row in rows], [len(row.tokens) for row in rows])
+        states, positions = [row.sampling for row in rows], [len(row.tokens) for row in rows]
+        samples = self._sampler.sample(logits, best_ids, states, positions)
         for row, token_id in zip(rows, samples.token_ids, strict=True):
             row.append(token_id)
         return samples

@@ -92,9 +92,11 @@ class RowSampling:
 
     __slots__ = (
         "_allowed",
+        "_always_changes",
         "_bad_words",
         "_bias_ids",
         "_bias_values",
+        "_is_plain",
         "_seen",
         "_stop_ids",
         "choice_index",
@@ -119,6 +121,13 @@ class RowSampling:
         self._bias_values: NDArray[np.float32] = np.array(list(bias.values()), dtype=np.float32)
         self._bad_words = BadWords(bad_word_ids, output_ids) if bad_word_ids else None
         self._seen = _seen_tokens(row, output_ids)
+        self._always_changes = (
+            self._allowed is not None
+            or self._bad_words is not None
+            or self._seen is not None
+            or len(self._bias_ids) > 0
+        )
+        self._is_plain = params.greedy and params.logprobs is None and not self._always_changes
 
     def append(self, token_id: int) -> None:
         """A token of the output: the next draw counts it."""
@@ -131,13 +140,12 @@ class RowSampling:
     @property
     def changes_logits(self) -> bool:
         """Whether ``change`` would do anything now; where not, the logits need no copy."""
-        return (
-            self._allowed is not None
-            or self._bad_words is not None
-            or self._seen is not None
-            or len(self._bias_ids) > 0
-            or self._masks_stops
-        )
+        return self._always_changes or self._masks_stops
+
+    @property
+    def takes_best(self) -> bool:
+        """Whether the next draw is nothing but the best token of the raw logits."""
+        return self._is_plain and self.num_output_tokens >= self.params.min_tokens
 
     @property
     def _masks_stops(self) -> bool:

@@ -46,19 +46,25 @@ class Sampler:
         """Sampling state of a sequence; ``bad_word_ids`` are the token sequences of ``row.params.bad_words``."""
         return RowSampling(row, self.vocab_size, bad_word_ids)
 
-    def sample(self, logits: Tensor, rows: Sequence[RowSampling], positions: Sequence[int]) -> Samples:
+    def sample(
+        self, logits: Tensor, best_ids: Tensor, rows: Sequence[RowSampling], positions: Sequence[int]
+    ) -> Samples:
         """Draw one token for each row; changes neither ``logits`` nor ``rows`` (the caller appends).
 
-        ``logits``: fp32 [N, vocab_size]. ``positions``: index in its sequence of the token that each row draws.
+        ``logits``: fp32 [N, vocab_size]. ``best_ids``: ``Ops.argmax`` of each row's first ``num_valid_tokens``.
+        ``positions``: index in its sequence of the token that each row draws.
 
         A row without a token to draw (its own masks leave none, or the model gave NaN or infinite logits) is a fault
         of that row alone.
         """
         batch: Row = logits.detach().cpu().numpy()
+        best = best_ids.tolist()
+        if all(row.takes_best for row in rows) and np.isfinite(batch[np.arange(len(rows)), best]).all():
+            return Samples(best, {}, {})
         samples = Samples([], {}, {})
-        for raw, row, position in zip(batch, rows, positions, strict=True):
+        for raw, best_id, row, position in zip(batch, best, rows, positions, strict=True):
             try:
-                token_id = self._sample_row(raw, row, position)
+                token_id = self._sample_row(raw, best_id, row, position)
             except ValueError as error:
                 samples.faults[row.row_id] = RowFault(str(error), isinstance(error, InvalidRequestError))
                 samples.token_ids.append(0)
@@ -81,14 +87,14 @@ class Sampler:
             for raw, token_id in zip(batch, token_ids, strict=True)
         )
 
-    def _sample_row(self, raw: Row, row: RowSampling, position: int) -> int:
+    def _sample_row(self, raw: Row, best_id: int, row: RowSampling, position: int) -> int:
         changed = row.changes_logits
         if changed:
             raw = raw.copy()
             row.change(raw)
         logits = raw[: self.num_valid_tokens]
-        # numpy's argmax: the first of equals, a NaN before anything else, and 20 times faster than torch's on CPU.
-        best_id = int(logits.argmax())
+        if changed:
+            best_id = int(logits.argmax())  # as Ops.argmax: the first of equals, a NaN before anything else
         best = float(logits[best_id])
         if not np.isfinite(best):
             raise _no_token(row, best, changed)

@@ -10,13 +10,15 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import NewRow, TokenLogprobs
+from octavo.kernels.reference import ReferenceOps
 from octavo.runner.drawing import draw, token_weights
 from octavo.runner.randomness import uniform
 from octavo.runner.row_sampling import RowSampling
-from octavo.runner.sampler import Sampler
+from octavo.runner.sampler import Sampler, Samples
 
 INF = math.inf
 
@@ -43,9 +45,14 @@ def new_row(
     )
 
 
+def sample(sampler: Sampler, logits: Tensor, rows: Sequence[RowSampling], positions: Sequence[int]) -> Samples:
+    best_ids = ReferenceOps().argmax(logits, sampler.num_valid_tokens)
+    return sampler.sample(logits, best_ids, rows, positions)
+
+
 def sample_one(logits: Sequence[float], row: NewRow, num_valid: int | None = None, position: int = 5) -> int:
     sampler = Sampler(len(logits), len(logits) if num_valid is None else num_valid)
-    return sampler.sample(torch.tensor([logits]), [sampler.new_row(row)], [position]).token_ids[0]
+    return sample(sampler, torch.tensor([logits]), [sampler.new_row(row)], [position]).token_ids[0]
 
 
 def generate(
@@ -69,7 +76,7 @@ def generate(
                 new_row(params, tokens[-1], prompt, stop_token_ids=tuple(row.stop_token_ids)), bad_word_ids
             )
         logits = torch.tensor([logits_after(ids[-1]) for ids in tokens], dtype=torch.float32)
-        samples = sampler.sample(logits, states, [len(ids) for ids in tokens])
+        samples = sample(sampler, logits, states, [len(ids) for ids in tokens])
         for state, ids, token_id in zip(states, tokens, samples.token_ids, strict=True):
             state.append(token_id)
             ids.append(token_id)
@@ -115,7 +122,7 @@ def test_draws_follow_the_exact_distribution(params: SamplingParams) -> None:
     sampler = Sampler(len(PEAKED), len(PEAKED))
     row = sampler.new_row(new_row(params, seed=11))
     logits = torch.tensor([PEAKED])
-    counts = Counter(sampler.sample(logits, [row], [position]).token_ids[0] for position in range(num_draws))
+    counts = Counter(sample(sampler, logits, [row], [position]).token_ids[0] for position in range(num_draws))
     assert {token_id for token_id in counts if expected[token_id] == 0.0} == set()
     chi_square = sum(
         (counts[token_id] - num_draws * share) ** 2 / (num_draws * share)
@@ -225,11 +232,11 @@ def test_unusable_logits_are_a_fault_of_their_row_alone(temperature: float, bad:
     sampler = Sampler(3, 3)
     rows = [sampler.new_row(new_row(SamplingParams(temperature=temperature), row_id=row_id)) for row_id in (41, 42)]
     logits = torch.tensor([[0.0, 1.0, 2.0], [bad] * 3 if bad == -INF else [0.0, bad, 1.0]])
-    samples = sampler.sample(logits, rows, [1, 1])
+    samples = sample(sampler, logits, rows, [1, 1])
     assert list(samples.faults) == [42]
     assert not samples.faults[42].invalid
     assert "row 42" in samples.faults[42].message
-    assert samples.token_ids[0] == sampler.sample(logits[:1], rows[:1], [1]).token_ids[0]
+    assert samples.token_ids[0] == sample(sampler, logits[:1], rows[:1], [1]).token_ids[0]
 
 
 # Randomness
@@ -297,7 +304,7 @@ def test_weights_and_logprobs_do_not_depend_on_where_the_row_lies_in_memory() ->
     batch = torch.from_numpy(np.stack([row] * 8))
     states = [sampler.new_row(new_row(params, row_id=row_id)) for row_id in range(8)]
     assert len({token_weights(batch[index].numpy(), params).tobytes() for index in range(8)}) == 1
-    samples = sampler.sample(batch, states, [4] * 8)
+    samples = sample(sampler, batch, states, [4] * 8)
     assert len(set(samples.token_ids)) == 1
     assert len(set(samples.logprobs.values())) == 1
 
@@ -384,7 +391,7 @@ def test_allowed_token_ids_are_all_that_is_drawn() -> None:
 def test_masks_that_leave_nothing_are_an_error_of_the_request() -> None:
     row = new_row(SamplingParams(temperature=1.0, allowed_token_ids=[5], min_tokens=2), stop_token_ids=[5])
     sampler = Sampler(6, 6)
-    fault = sampler.sample(torch.zeros(1, 6), [sampler.new_row(row)], [1]).faults[row.row_id]
+    fault = sample(sampler, torch.zeros(1, 6), [sampler.new_row(row)], [1]).faults[row.row_id]
     assert fault.invalid
     assert "leave no token to draw after 0 output tokens" in fault.message
 
@@ -421,7 +428,7 @@ def test_b52_model_rows_beyond_the_tokenizer_are_never_drawn_or_listed(params: S
     sampler = Sampler(512, 500)
     row = sampler.new_row(new_row(params, [505]))
     for position in range(50):
-        samples = sampler.sample(logits, [row], [position])
+        samples = sample(sampler, logits, [row], [position])
         assert samples.token_ids[0] < 500
         listed = samples.logprobs[0].top
         assert [token_id for token_id, _ in listed] == [7, 0, 1, 2, 3]
@@ -435,7 +442,7 @@ def test_logprobs_are_raw_and_ranked() -> None:
     params = SamplingParams(temperature=0, logprobs=8, logit_bias={2: 100.0}, repetition_penalty=2.0)
     sampler = Sampler(len(PEAKED), len(PEAKED))
     rows = [sampler.new_row(new_row(params, row_id=17)), sampler.new_row(new_row(SamplingParams(), row_id=18))]
-    samples = sampler.sample(torch.tensor([PEAKED, PEAKED]), rows, [3, 3])
+    samples = sample(sampler, torch.tensor([PEAKED, PEAKED]), rows, [3, 3])
     assert list(samples.logprobs) == [17]
     entry = samples.logprobs[17]
     expected = torch.tensor(PEAKED, dtype=torch.float64).log_softmax(0).tolist()
@@ -449,7 +456,7 @@ def test_logprobs_are_raw_and_ranked() -> None:
 def test_logprobs_0_gives_the_drawn_token_alone() -> None:
     sampler = Sampler(3, 3)
     row = sampler.new_row(new_row(SamplingParams(temperature=0, logprobs=0)))
-    entry = sampler.sample(torch.zeros(1, 3), [row], [3]).logprobs[0]
+    entry = sample(sampler, torch.zeros(1, 3), [row], [3]).logprobs[0]
     assert entry == TokenLogprobs(0, entry.logprob, 1, ())
     assert entry.logprob == pytest.approx(-math.log(3))
 
@@ -478,8 +485,8 @@ def test_sampling_changes_neither_logits_nor_state() -> None:
     params = SamplingParams(logit_bias={0: 5.0}, frequency_penalty=1.0, min_p=0.1, top_k=3, logprobs=2)
     row: RowSampling = sampler.new_row(new_row(params, [1, 2, 3], 1))
     logits = torch.tensor([PEAKED])
-    first = sampler.sample(logits, [row], [9])
-    assert sampler.sample(logits, [row], [9]) == first
+    first = sample(sampler, logits, [row], [9])
+    assert sample(sampler, logits, [row], [9]) == first
     assert logits.tolist() == [PEAKED]
 
 

@@ -1,4 +1,5 @@
-// The C interface: each call says how its operation is cut into tasks. No cutter may keep a reference to a local.
+// The C interface: each call says how its operation is cut into tasks. A cutter may outlive the call that made it: it
+// captures by value, but for an OctavoBatch, whose address it keeps.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "kernels.h"
 #include "octavo_kernels.h"
 #include "operation.h"
+#include "program.h"
 
 using namespace octavo;
 
@@ -121,6 +123,13 @@ int32_t octavo_attention(const float* q, const OctavoBatch* batch, const OctavoA
     });
 }
 
+void octavo_argmax(const float* x, int64_t* out, int64_t num_rows, int64_t width, int64_t count) {
+    perform<&Kernels::argmax>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<ArgmaxArgs> {
+        const int64_t rows = items_per_task(num_rows, count);
+        return {divide_up(num_rows, rows), {x, out, num_rows, width, count, rows}};
+    });
+}
+
 void octavo_gate(const float* x, float* out, int64_t num_rows, int64_t width, int32_t activation) {
     perform<&Kernels::gate>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<GateArgs> {
         const int64_t rows = items_per_task(num_rows, width * 4);
@@ -133,4 +142,13 @@ void octavo_add(float* x, const float* y, int64_t num_rows, int64_t width) {
         const int64_t count = num_rows * width, elements = items_per_task(count, 1);
         return {divide_up(count, elements), {x, y, count, elements}};
     });
+}
+
+OctavoProgram* octavo_program_create() { return reinterpret_cast<OctavoProgram*>(new Program); }
+void octavo_program_destroy(OctavoProgram* program) { delete reinterpret_cast<Program*>(program); }
+void octavo_record(OctavoProgram* program) { record(reinterpret_cast<Program*>(program)); }
+int64_t octavo_program_size(const OctavoProgram* program) { return reinterpret_cast<const Program*>(program)->size(); }
+
+int64_t octavo_program_run(OctavoProgram* program, int64_t first, int64_t end, int64_t num_rows, int64_t num_head_rows) {
+    return reinterpret_cast<Program*>(program)->run(first, end, num_rows, num_head_rows);
 }

@@ -121,6 +121,13 @@ struct AddArgs {
     int64_t count, elements_per_task;
 };
 
+struct ArgmaxArgs {
+    const float* x;
+    int64_t* out;
+    int64_t num_rows, width, count;
+    int64_t rows_per_task;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const LinearArgs&, int64_t task);
@@ -132,6 +139,7 @@ struct Kernels {
     void (*norm_heads)(const NormHeadsArgs&, int64_t task);
     void (*rotate_and_write_kv)(const RotateArgs&, int64_t task);
     void (*attention)(const AttentionArgs&, int64_t task);
+    void (*argmax)(const ArgmaxArgs&, int64_t task);
     void (*gate)(const GateArgs&, int64_t task);
     void (*add)(const AddArgs&, int64_t task);
 };

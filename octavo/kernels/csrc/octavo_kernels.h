@@ -1,7 +1,8 @@
 // The C interface of the native CPU kernels: raw pointers in, an error code out. Python loads it with ctypes.
 //
 // All tensors are contiguous fp32 unless said. Shapes as in octavo/kernels/interface.py: R rows, S sequences, H query
-// heads, G KV heads, D head size, B block size. Nothing here keeps a pointer after it returns, except octavo_isa.
+// heads, G KV heads, D head size, B block size. Nothing here keeps a pointer after it returns, except octavo_isa and what is
+// recorded.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,12 @@ enum OctavoFormat : int32_t {
     kOctavoInt4 = 2,            // groups of 32, scales in fp16
     kOctavoInt4Minima = 3,      // likewise, and minima in fp16
     kOctavoInt4MinimaFp32 = 4,  // groups of 32, scales and minima in fp32
+};
+
+// Numbers of rows that only a step knows: of an operation that is recorded.
+enum OctavoRows : int64_t {
+    kOctavoStepRows = -1,  // those that the step computes
+    kOctavoHeadRows = -2,  // those of them that reach the head
 };
 
 // The shape of one layer's attention and of its KV memory.
@@ -108,5 +115,21 @@ OCTAVO_API int32_t octavo_attention(const float* q, const OctavoBatch* batch, co
                                     float* out);
 // out [R, width] = activation(x[:, :width]) * x[:, width:]; activation 0: silu, 1: gelu (tanh approximation).
 OCTAVO_API void octavo_gate(const float* x, float* out, int64_t num_rows, int64_t width, int32_t activation);
+// out [R] = index of the greatest of the first `count` numbers of each row of x [R, width]: the first of equals, a NaN
+// before all.
+OCTAVO_API void octavo_argmax(const float* x, int64_t* out, int64_t num_rows, int64_t width, int64_t count);
 // x [R, width] += y [R, width].
 OCTAVO_API void octavo_add(float* x, const float* y, int64_t num_rows, int64_t width);
+
+// A step recorded once, run in one call. All pointers that its operations were given stay valid as long as it is run, an
+// OctavoBatch itself included, whose fields are read anew at each run.
+struct OctavoProgram;
+OCTAVO_API OctavoProgram* octavo_program_create();
+OCTAVO_API void octavo_program_destroy(OctavoProgram* program);
+// From now on the operations that this thread calls are added to the program instead of being run; null: run again.
+OCTAVO_API void octavo_record(OctavoProgram* program);
+// Operations so far.
+OCTAVO_API int64_t octavo_program_size(const OctavoProgram* program);
+// Run operations first .. end - 1. Returns the number of one that met an index out of range, where it stopped, or -1.
+OCTAVO_API int64_t octavo_program_run(OctavoProgram* program, int64_t first, int64_t end, int64_t num_rows,
+                                      int64_t num_head_rows);

@@ -28,13 +28,6 @@ void renew_pool() {
 
 ThreadPool& pool() { return *g_pool; }
 
-int32_t run(Operation& operation, int64_t num_rows) {
-    std::atomic<bool> bad_index{false};
-    const Loop loop = operation.cut(num_rows, bad_index);
-    pool().run(loop.num_tasks, loop.function, loop.context);
-    return bad_index.load() ? kOctavoBadIndex : kOctavoOk;
-}
-
 float* scratch(int64_t count) {
     struct Buffer {
         float* data = nullptr;

@@ -59,15 +59,6 @@ private:
     TasksOfCutter tasks_{};
 };
 
-// Run it now; an OctavoStatus.
-int32_t run(Operation& operation, int64_t num_rows);
-
-template <auto Kernel, typename Cutter>
-int32_t perform(int64_t num_rows, Cutter cutter) {
-    KernelOperation<Kernel, Cutter> operation(std::move(cutter));
-    return run(operation, num_rows);
-}
-
 // Work below this (in elements touched or multiply-adds) is not worth waking a thread.
 constexpr int64_t kSerialWork = 16384;
 

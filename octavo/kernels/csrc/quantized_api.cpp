@@ -6,6 +6,7 @@
 #include "kernels.h"
 #include "octavo_kernels.h"
 #include "operation.h"
+#include "program.h"
 
 using namespace octavo;
 

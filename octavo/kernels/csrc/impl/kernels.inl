@@ -8,6 +8,7 @@
 
 namespace {
 using octavo::AddArgs;
+using octavo::ArgmaxArgs;
 using octavo::AttentionArgs;
 using octavo::GateArgs;
 using octavo::GatherArgs;
@@ -23,6 +24,7 @@ using octavo::RotateArgs;
 #include "math.h"
 #include "micro.h"
 
+#include "argmax.h"
 #include "attention.h"
 #include "linear.h"
 #include "quantized_formats.h"
@@ -35,5 +37,5 @@ using octavo::RotateArgs;
     namespace octavo {                                                                                            \
     extern const Kernels variable;                                                                                 \
     const Kernels variable = {isa_name, linear, quantize_rows, linear_quantized, gather_quantized, gather_rows, norm, \
-                              norm_heads, rotate_and_write_kv, attention, gate, add_rows};                                                                           \
+                              norm_heads, rotate_and_write_kv, attention, argmax, gate, add_rows};                 \
     }

@@ -1,0 +1,112 @@
+"""A step recorded once on the native back end: what a model is handed instead of inputs, and how each step's inputs
+reach the program that its operations became."""
+
+from collections.abc import Iterator, Sequence
+from ctypes import CDLL
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo.kernels import native
+from octavo.kernels.interface import BatchLayout, KVLayer, Step
+from octavo.kernels.native import HEAD_ROWS, STEP_ROWS
+from octavo.kernels.native_batch import LAYOUT_FIELDS, layout_values
+from octavo.kernels.program import NativeProgram, Register, as_register, as_tensor
+
+FIRST_MAX_ROWS = 512
+"""Rows that the first recording has memory for; a step that has more is recorded anew."""
+
+
+class LayerLayout:
+    """Stands for the layout of one layer. ``batch`` is what the layer's operations read when the program runs."""
+
+    def __init__(self, batch: native.Batch) -> None:
+        batch.num_rows = STEP_ROWS
+        self.batch = batch
+
+
+class _Recording:
+    """The program of ``step`` for at most so many rows."""
+
+    def __init__(
+        self, library: CDLL, step: Step, kv: Sequence[tuple[KVLayer, int]], max_rows: int, max_logit_rows: int
+    ) -> None:
+        self.max_rows = max_rows
+        self._program = NativeProgram(library, max_rows, max_rows)
+        self._batches = (native.Batch * len(kv))()
+        fields = np.frombuffer(memoryview(self._batches).cast("B"), dtype=np.int64).reshape(len(kv), -1)
+        first = getattr(native.Batch, LAYOUT_FIELDS[0]).offset // fields.itemsize
+        self._layouts = fields[:, first : first + len(LAYOUT_FIELDS)]
+        groups = np.array([group for _, group in kv])
+        self._layers = [np.flatnonzero(groups == group) for group in range(groups.max() + 1)]
+        token_ids = Register(self._program, (STEP_ROWS,), torch.int64)
+        head_rows = Register(self._program, (HEAD_ROWS,), torch.int64)
+        layouts = [cast("BatchLayout", LayerLayout(batch)) for batch in self._batches]
+        layers = [(held, layout) for (held, _), layout in zip(kv, layouts, strict=True)]
+        with self._program.recording():
+            hidden = step.forward(as_tensor(token_ids), layers, as_tensor(head_rows))
+            self._num_forward = len(self._program)
+            self._program.max_head_rows = max_logit_rows
+            logits, best_ids = step.head(hidden)
+        # Kept, so that no other register shares their memory: it is written here, or read when the program has run.
+        self._registers = (token_ids, head_rows, hidden, logits, best_ids)
+        self._token_ids, self._head_rows, self._hidden, self.logits, self.best_ids = map(_memory, self._registers)
+
+    def run(self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor, num_logit_rows: int) -> None:
+        """The whole step; logits of the first ``num_logit_rows`` rows that reach the head."""
+        num_rows, num_head_rows = len(token_ids), len(head_rows)
+        rows = self._head_rows[:num_head_rows]
+        rows[:] = head_rows.numpy()
+        if num_head_rows and not 0 <= rows.min() <= rows.max() < num_rows:
+            raise IndexError(f"The head was given a row outside 0 .. {num_rows - 1}.")
+        self._token_ids[:num_rows] = token_ids.numpy()
+        for layers, layout in zip(self._layers, layouts, strict=True):
+            self._layouts[layers] = layout_values(layout)
+        if num_logit_rows == num_head_rows:
+            self._program.run(range(len(self._program)), num_rows, num_head_rows)
+        else:
+            self._program.run(range(self._num_forward), num_rows, num_head_rows)
+            self.run_head(0, num_logit_rows)
+
+    def run_head(self, first: int, count: int) -> None:
+        """The head alone, on more rows of the same step; rows are asked for once, in order."""
+        self._hidden[:count] = self._hidden[first : first + count]
+        self._program.run(range(self._num_forward, len(self._program)), 0, count)
+
+
+def _memory(x: object) -> Any:
+    register = as_register(x)
+    assert register is not None, "a step returns what operations returned"
+    return register.memory.numpy()
+
+
+class CpuRecordedStep:
+    """Implements ``interface.RecordedStep``: a recording, made anew with more memory when a step has more rows."""
+
+    def __init__(self, library: CDLL, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> None:
+        self._library = library
+        self._step = step
+        self._kv = kv
+        self._max_logit_rows = max_logit_rows
+        self._recording = self._record(FIRST_MAX_ROWS)
+
+    def run(
+        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        num_rows, num_head_rows = len(token_ids), len(head_rows)
+        if max(num_rows, num_head_rows) > self._recording.max_rows:
+            del self._recording  # first, for its memory
+            self._recording = self._record(2 * max(num_rows, num_head_rows))
+        recording = self._recording
+        count = min(num_head_rows, self._max_logit_rows)
+        recording.run(token_ids, layouts, head_rows, count)
+        for first in range(0, num_head_rows, self._max_logit_rows):
+            if first:
+                count = min(num_head_rows - first, self._max_logit_rows)
+                recording.run_head(first, count)
+            yield torch.from_numpy(recording.logits[:count]), torch.from_numpy(recording.best_ids[:count])
+
+    def _record(self, max_rows: int) -> _Recording:
+        return _Recording(self._library, self._step, self._kv, max_rows, self._max_logit_rows)
