@@ -140,6 +140,7 @@ def _cache_config(
         num_host_blocks=_host_blocks(args, _block_bytes(args, config, groups), num_blocks),
         keep_evicted=args.prefix_cache_on_host,
         eviction_policy=args.eviction_policy,
+        pin_quota=args.pin_quota,
     )
     held = f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence"
     advice = "give it more memory (kv_cache_memory_bytes, num_blocks)"

@@ -67,8 +67,9 @@ class EngineArgs:
     hold, or as many as ``memory_utilization`` (a share) of the free memory holds. ``swap_space``: GiB of the host pool,
     for preempted sequences; None: 4, or a quarter of the free memory if that is less. ``prefix_cache_on_host``: let it
     keep evicted blocks of the prefix cache too. ``prefix_cache_dir``: folder of a file in which the prefix cache
-    outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``kv_sanitizer``: check every step
-    against a shadow of the KV memory (None: what OCTAVO_KV_SANITIZER says, else not).
+    outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``pin_quota``: share of the pool that pins may
+    hold. ``kv_sanitizer``: check every step against a shadow of the KV memory (None: what OCTAVO_KV_SANITIZER says,
+    else not).
     """
 
     model: str = "smollm2-135m"
@@ -88,6 +89,7 @@ class EngineArgs:
     prefix_cache_on_host: bool = False
     prefix_cache_dir: str | None = None
     prefix_cache_disk_space: float | None = None
+    pin_quota: float = 0.25
     seed: int | None = None
     backend: str | None = None
     threads: int | None = None
@@ -128,6 +130,7 @@ def _check(args: EngineArgs) -> None:
         raise ConfigurationError(f"swap_space must be a number of GiB, 0 or more, got {swap_space!r:.60}")
     _check_kernels(args)
     _check_sizes(args)
+    _check_pin_quota(args)
     _check_host_tier(args)
     _check_disk_tier(args)
     if args.quantization is not None and args.dtype != "auto":
@@ -159,6 +162,12 @@ def _check_sizes(args: EngineArgs) -> None:
             f"num_blocks {args.num_blocks} of {args.block_size} tokens hold {num_tokens} tokens at most, but "
             f"max_model_len is {args.max_model_len}; give more blocks or lower max_model_len"
         )
+
+
+def _check_pin_quota(args: EngineArgs) -> None:
+    quota: Any = args.pin_quota
+    if isinstance(quota, bool) or not isinstance(quota, int | float) or not 0 <= quota < 1:
+        raise ConfigurationError(f"pin_quota must be a share of the pool, at least 0 and below 1, got {quota!r:.60}")
 
 
 def _check_host_tier(args: EngineArgs) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Literal, Self
 
 from octavo.build import build_engine, build_tokenizer
 from octavo.core.beam_search import BeamSearchParams
-from octavo.core.errors import InvalidRequestError
+from octavo.core.errors import InvalidRequestError, OctavoError
+from octavo.core.pin_types import PinInfo, PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.intake import check_has_salt
 from octavo.engine.interrupts import interrupts_wait
@@ -158,7 +159,46 @@ class LLM:
         return self._engine.stats()
 
     def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix that is not pinned."""
         self._engine.reset_prefix_cache()
+
+    def pin(
+        self,
+        prompt: Prompt | Sequence[Message],
+        *,
+        ttl: float | None = None,
+        priority: int | None = None,
+        cache_salt: str | None = None,
+        cache_open_tokens: int = 0,
+    ) -> PinInfo:
+        """Keep the whole blocks of a prefix, a prompt or the beginning of a conversation, in the prefix cache for
+        ``ttl`` seconds (None: until ``unpin``), whatever else needs the memory; what is not cached is computed first.
+        Pinned once more, it lasts as long as either asks for. ``priority``: its retention priority after that.
+
+        Raises:
+            InvalidRequestError: the quota (``pin_quota``), or an open request, leaves no room for it.
+        """
+        given: Any = prompt
+        if isinstance(given, Sequence) and given and isinstance(given[0], Mapping):
+            ids = self._tokenizer.apply_chat_template(given, add_generation_prompt=False)
+        else:
+            ids = self._encode(given)
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        (request,) = self._requests([ids], [params], cache_salt, [cache_open_tokens])
+        (output,) = self._run([None], [replace(request, pins=(PinWish(len(ids), ttl, priority),))])
+        report = output.pin_report
+        assert report is not None, "a request that asked for pins is told what became of them"
+        if not report.pins:
+            raise OctavoError(report.refusals[0])
+        return report.pins[0]
+
+    def unpin(self, pin_id: str) -> bool:
+        """End a pin before its time; false if there is none of this id."""
+        return self._engine.unpin(pin_id)
+
+    def pins(self) -> list[PinInfo]:
+        """The pins that have not ended, oldest first."""
+        return self._engine.pins()
 
     def close(self) -> None:
         """End what still runs, take the prefix cache to disk (``prefix_cache_dir``), and let others use its file. At

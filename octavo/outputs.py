@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from octavo.core.errors import InvalidRequestError, OctavoError
+from octavo.core.pin_types import PinReport
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import EngineRequest, OutputDelta, RequestTimes
 
@@ -33,6 +34,7 @@ class RequestOutput:
     finished: bool = False
     metrics: list[RequestTimes] = field(default_factory=list)
     num_cached_tokens: int = 0
+    pin_report: PinReport | None = None
 
     @classmethod
     def begin(cls, request: EngineRequest, prompt: str | None) -> "RequestOutput":
@@ -53,6 +55,8 @@ class RequestOutput:
             output.cumulative_logprob = delta.cumulative_logprob
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
+        if delta.pin_report is not None:
+            self.pin_report = delta.pin_report
         if delta.index == 0:
             self.num_cached_tokens = delta.num_cached_tokens
         output.finish_reason = delta.finish_reason

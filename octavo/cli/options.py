@@ -178,6 +178,11 @@ _engine_settings = all_of(
         help="Folder of a file that keeps the prefix cache over a restart.  [default: none]",
     ),
     setting("--prefix-cache-disk-space", type=click.FloatRange(0, min_open=True), help="GiB of it.  [default: 4]"),
+    setting(
+        "--pin-quota",
+        type=click.FloatRange(0, 1, max_open=True),
+        help="Share of the KV cache that pinned prefixes may hold.  [default: 0.25]",
+    ),
     setting("--seed", type=click.IntRange(0), help="Makes every draw repeatable."),
     setting(
         "--chat-template", callback=_read_template, help="Jinja chat template, or a file of one, for the model's own."
@@ -228,6 +233,7 @@ ENGINE_FIELDS = (
     "prefix_cache_on_host",
     "prefix_cache_dir",
     "prefix_cache_disk_space",
+    "pin_quota",
     "seed",
     "chat_template",
     "backend",

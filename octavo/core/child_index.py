@@ -1,7 +1,7 @@
 """Cached blocks by what they follow: for hits that end inside a block (design, Decided 5)."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
@@ -79,9 +79,12 @@ class ChildIndex:
         best = max(matches, key=attrgetter("num_tokens"), default=None)
         return best if best and best.num_tokens else None
 
-    def clear(self) -> None:
-        for kept in (self._entries, self._first, self._others, self._heads):
-            kept.clear()
+    def clear(self, kept: Iterable[bytes] = ()) -> None:
+        """Forget all but the blocks ``kept``, where they are here."""
+        entries = {block_hash: self._entries[block_hash] for block_hash in kept if block_hash in self._entries}
+        for index in (self._entries, self._first, self._others, self._heads):
+            index.clear()
+        self.add([parent for parent, _ in entries.values()], list(entries), [packed for _, packed in entries.values()])
 
     def _add_other(self, parent: bytes, entry: tuple[bytes, bytes]) -> None:
         others = self._others.setdefault(parent, [])

@@ -28,7 +28,11 @@ def check_cache(kv: KVCacheManager, tables: Iterable[BlockTables], swapped: Iter
     Raises:
         InvariantError: says which block and how.
     """
-    counts = Counter(kv.held_blocks)
+    pins = kv.keeping.pins
+    counts = Counter(kv.held_blocks) + pins.references
+    _require(pins.num_claimed <= pins.max_blocks, f"pins claim {pins.num_claimed} blocks of {pins.max_blocks}")
+    for block_id in pins.references:
+        _require(kv.pool.names[block_id] is not None, f"block {block_id} is pinned, and nobody can find it")
     for table in tables:
         for group in table.groups:
             _require(len(set(group)) == len(group), "a table holds a block twice")
@@ -90,6 +94,8 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
         _check_counts(request, scheduler.kv.config.block_size)
     orders = [request.order for request in scheduler.running]
     _require(orders == sorted(orders), "running requests are not in order of age")
+    num_free_of_pins = scheduler.kv.config.num_blocks - scheduler.kv.keeping.pins.num_claimed
+    _require(scheduler.most_blocks_needed <= num_free_of_pins, f"pins leave {num_free_of_pins} blocks: too few")
     check_cache(scheduler.kv, tables, swapped)
 
 

@@ -8,6 +8,7 @@ from octavo.core.disk_tier import DiskTier
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.hashing import TOKEN_BYTES, BlockHasher, HashChain, group_names, pack_tokens
 from octavo.core.host_pool import HostPool
+from octavo.core.keeping import Keeping
 from octavo.core.kv_types import Allocation, CacheConfig, Extension, FilledBlocks, PrefixHit
 from octavo.core.pool import BlockPool
 from octavo.core.prefix_lookup import PrefixLookup
@@ -30,6 +31,7 @@ class KVCacheManager:
         self._children = ChildIndex()
         self.pool = BlockPool(config.num_blocks, make_evictor, on_evict, self._children.remove)
         self.hasher = BlockHasher(config.block_size, config.fingerprint)
+        self.keeping = Keeping(self.pool, config.block_size, config.max_pinned_blocks, self.prefix_names)
         self.num_copies = 0
         self._prefixes = PrefixLookup(config, self.pool, self.host, self._children)
         self._block_size = config.block_size
@@ -183,6 +185,10 @@ class KVCacheManager:
         if parent is not None and chain.num_open_in_block:
             self._children.add_head(parent, block_hash, packed[: chain.num_open_in_block * TOKEN_BYTES])
 
+    def prefix_names(self, hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
+        """What a hit of these blocks takes, one chain a layer group."""
+        return [group_names(group, hashes) for group in range(self.config.num_groups)]
+
     def fork(self, tables: BlockTables, num_tokens: int, row_id: int) -> BlockTables:
         """A second sequence that shares every block of this one, which has ``num_tokens`` tokens in the last of them.
 
@@ -210,9 +216,10 @@ class KVCacheManager:
         self.host.pool.release(host_ids)
 
     def forget_cached(self) -> None:
-        """Empty the prefix cache, the host's part too."""
-        self.pool.forget_all()
-        self._children.clear()
+        """Empty the prefix cache, the host's part too; what is pinned stays."""
+        kept = self.keeping.pins.references
+        self._children.clear(name for block_id in kept if (name := self.pool.names[block_id]))
+        self.pool.forget_all(kept)
         self.host.forget_cached()
 
     def land(self, step_id: int) -> None:

@@ -11,7 +11,8 @@ from octavo.core.table import BlockTables
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
     """Size and identity of the KV memory. ``fingerprint``: see BlockHasher. ``num_host_blocks``, ``keep_evicted``: size
-    of the host pool, and whether it keeps what the prefix cache evicts. ``num_disk_slots``: blocks of the disk tier."""
+    of the host pool, and whether it keeps what the prefix cache evicts. ``num_disk_slots``: blocks of the disk tier.
+    ``pin_quota``: share of the pool that pins may hold."""
 
     num_blocks: int
     block_size: int = 16
@@ -22,11 +23,17 @@ class CacheConfig:
     keep_evicted: bool = False
     num_disk_slots: int = 0
     eviction_policy: str = "lru"
+    pin_quota: float = 0.25
 
     @property
     def num_token_slots(self) -> int:
         """Tokens of one sequence that the whole pool could hold."""
         return self.num_blocks // self.num_groups * self.block_size
+
+    @property
+    def max_pinned_blocks(self) -> int:
+        """The quota; nothing can be pinned that the prefix cache does not keep."""
+        return int(self.num_blocks * self.pin_quota) if self.enable_prefix_caching else 0
 
 
 class PrefixHit(NamedTuple):

@@ -26,8 +26,8 @@ class BlockPool:
     """Owns all blocks and knows which are free, cached and shared; knows nothing of requests or budgets.
 
     A block is an id; what is known of it stands in parallel lists. ``ref_counts`` counts its occurrences in block
-    tables plus holds. Contents that others may find have a name in ``names`` (the chained hash of their tokens, see
-    BlockHasher, and the layer group whose keys and values they are); contents without a name are known to their own
+    tables, pins and holds. Contents that others may find have a name in ``names`` (the chained hash of their tokens,
+    see BlockHasher, and the layer group whose keys and values they are); contents without a name are known to their own
     table alone. A block that is not full can have a name too (``_tails``); its owner may go on writing after what the
     name stands for, and takes the name away when it is full.
 
@@ -189,8 +189,9 @@ class BlockPool:
     def _unname_tails(self, block_ids: Iterable[int]) -> None:
         self.forget(self._tails.intersection(block_ids))
 
-    def forget_all(self) -> None:
-        """Empty the prefix cache. Blocks in use stay in use, without a name."""
+    def forget_all(self, kept: Iterable[int] = ()) -> None:
+        """Empty the prefix cache, but for blocks ``kept``, which are in use. Others in use stay so, without a name."""
+        remaining = {name: block_id for block_id in kept if (name := self.names[block_id]) is not None}
         forgotten = self.evictor.evict(len(self.evictor))
         self._free += forgotten
         if self._dropped is not None:
@@ -199,6 +200,9 @@ class BlockPool:
             self.names[block_id] = None
         self._index.clear()
         self._tails.clear()
+        self._index.update(remaining)
+        for name, block_id in remaining.items():
+            self.names[block_id] = name
 
     def forget(self, block_ids: Iterable[int]) -> None:
         """Take these blocks, which are in use, out of the prefix cache."""

@@ -157,6 +157,8 @@ class Population:
             self._take_from_line(request)
         request.move_to(status)
         request.stop_reason = stop_reason
+        if request.pin_claim is not None:
+            self.kv.keeping.pins.give_up(request.pin_claim)
         if was_running:
             self.land_ended(request)
         self.requeue(self.families.take(request))
@@ -174,8 +176,8 @@ class Population:
             self.waiting.push(request)
 
     def forget_cached(self) -> None:
-        """Empty the prefix cache. Running requests keep their blocks and publish no more: what would follow a
-        forgotten block could never be hit."""
+        """Empty the prefix cache, but for what is pinned. Running requests keep their blocks and publish no more: what
+        would follow a forgotten block could never be hit."""
         for request in self.running:
             if request.next_publish < NEVER:
                 self._abandon_claims(request)
@@ -239,6 +241,7 @@ class Population:
 
     def _free(self, request: Request) -> None:
         assert request.tables is not None
+        self.kv.keeping.retain(request.tables, request.retention)
         self.kv.free(request.tables)
         request.tables = None
 

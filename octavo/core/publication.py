@@ -25,6 +25,8 @@ class Publisher:
         assert request.tables is not None
         landed = request.num_landed_tokens
         woken = self._publish_full(request, landed, reader) if landed >= request.next_publish else []
+        if request.pin_claim is not None:
+            self._kv.keeping.pins.settle(request.pin_claim, landed)
         if landed >= request.prompt_end:
             self._kv.publish_tail(request.tables, request.chain, request.token_ids, request.prompt_end)
             woken += self._prefix_waits.finish(request)

@@ -9,6 +9,8 @@ from octavo.core.table import BlockTables, SwappedTables
 
 if TYPE_CHECKING:
     from octavo.core.beam_group import BeamGroup
+    from octavo.core.pins import PinClaim
+    from octavo.core.retention import Retention
 
 
 class Status(Enum):
@@ -53,6 +55,8 @@ class Request:
     is in a ``batch``, its counts follow that batch's counters, one token a step; ``joined`` is the step after which it
     came in. ``order`` is the place in line: smaller is older. ``group``: the beam search it is part of.
 
+    ``pin_claim``: what of its prompt is to be pinned; ``retention``: how long the cache keeps what it leaves there.
+
     ``chain`` names its full blocks. The next one is published when ``next_publish`` tokens have landed; and when those
     have that it had when it was admitted, ``prompt_end``, so is the block that is not full, as ``tail_hash``.
     """
@@ -75,9 +79,11 @@ class Request:
         "num_prompt_tokens",
         "order",
         "params",
+        "pin_claim",
         "prefix_deadline",
         "prompt_end",
         "request_id",
+        "retention",
         "row_id",
         "seed",
         "status",
@@ -130,6 +136,8 @@ class Request:
         self.prompt_end = NEVER
         self.tail_hash: bytes | None = None
         self.prefix_deadline: int | None = None
+        self.pin_claim: PinClaim | None = None
+        self.retention: Retention | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -12,6 +12,8 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.flight import Flight
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.landing import Lander, Landing
+from octavo.core.pin_types import PinWish
+from octavo.core.pins import PinClaim
 from octavo.core.planner import Planner
 from octavo.core.population import Population
 from octavo.core.prefix_wait import PrefixWaits
@@ -74,8 +76,19 @@ class Scheduler:
 
     @property
     def max_tokens_per_sequence(self) -> int:
-        """The longest prompt plus output that can ever run: the context's limit or the pool's."""
-        return min(self.config.max_model_len, self.kv.config.num_token_slots)
+        """The longest prompt plus output that can ever run: the context's limit or what the pool holds beside pins."""
+        cache = self.kv.config
+        num_blocks = cache.num_blocks - self.kv.keeping.pins.num_claimed
+        return min(self.config.max_model_len, num_blocks // cache.num_groups * cache.block_size)
+
+    @property
+    def most_blocks_needed(self) -> int:
+        """What the largest open request may come to need, should it share nothing."""
+        return max(map(self._num_blocks_needed, self.open_requests), default=0)
+
+    def _num_blocks_needed(self, request: Request) -> int:
+        width = len(request.group.members) if request.group else 1
+        return 0 if request.is_finished else width * self.kv.num_blocks_for(request.max_total_tokens)
 
     def check(self, num_prompt_tokens: int, max_tokens: int) -> None:
         """Can such a request run at all?
@@ -88,7 +101,7 @@ class Scheduler:
         limit = self.max_tokens_per_sequence
         if num_prompt_tokens + max_tokens > limit:
             of_pool = limit < self.config.max_model_len
-            what = "the KV pool holds" if of_pool else "the model's context (max_model_len) is"
+            what = f"the KV pool{self._beside_pins} holds" if of_pool else "the model's context (max_model_len) is"
             raise InvalidRequestError(
                 f"{what} {limit} tokens, but this request needs {num_prompt_tokens + max_tokens} "
                 f"({num_prompt_tokens} in the prompt, {max_tokens} for the output); shorten either",
@@ -109,12 +122,30 @@ class Scheduler:
                 "beam_width",
             )
         num_blocks = beam_width * self.kv.num_blocks_for(num_prompt_tokens + max_tokens)
-        if num_blocks > self.kv.config.num_blocks:
+        num_there = self.kv.config.num_blocks - self.kv.keeping.pins.num_claimed
+        if num_blocks > num_there:
             raise InvalidRequestError(
                 f"{beam_width} beams of {num_prompt_tokens + max_tokens} tokens need {num_blocks} blocks, but the KV "
-                f"pool has {self.kv.config.num_blocks}; take fewer beams or shorten prompt or output",
+                f"pool{self._beside_pins} has {num_there}; take fewer beams or shorten prompt or output",
                 "beam_width",
             )
+
+    @property
+    def _beside_pins(self) -> str:
+        num_claimed = self.kv.keeping.pins.num_claimed
+        return f" (beside {num_claimed} blocks for pins)" if num_claimed else ""
+
+    def claim_pins(
+        self, token_ids: Sequence[int], wishes: Sequence[PinWish], cache_salt: str | None, num_open_tokens: int
+    ) -> PinClaim:
+        """Set blocks aside to pin heads of a prompt; to be given to its request, or withdrawn.
+
+        Raises:
+            InvalidRequestError: a required one is refused, by the quota or for the sake of an open request.
+        """
+        chain = self.kv.hasher.chain(cache_salt, num_open_tokens)
+        self.kv.hasher.extend(chain, token_ids, max(wish.num_tokens for wish in wishes))
+        return self.kv.keeping.pins.claim(chain.hashes, wishes, cache_salt, self.most_blocks_needed)
 
     def add(
         self,
@@ -170,6 +201,7 @@ class Scheduler:
         anything. No other step comes after it."""
         if not self.kv.config.num_disk_slots:
             return None
+        self.kv.keeping.pins.release_all()
         self.kv.store_cached()
         return self._planner.plan_moves().plan
 
@@ -209,6 +241,7 @@ class Scheduler:
         population.copies = _compose(copy for flight in self._flights for copy in flight.plan.copies)
         # The tail of a prompt can have got its name in a block that was still to be filled.
         self.kv.pool.forget(copy.target for copy in population.copies)
+        self.kv.keeping.pins.release_nameless()
         self._flights.clear()
         self.running.dissolve_batch()
         for request in requests:
@@ -261,7 +294,7 @@ class Scheduler:
             )
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached block."""
+        """Forget every cached block that is not pinned."""
         self.population.forget_cached()
 
 

@@ -65,6 +65,9 @@ class Choice:
         if delta.token_ids:
             delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         delta.num_cached_tokens = self.sequence.num_cached_tokens or 0
+        claim = self.sequence.pin_claim
+        if claim is not None and not claim.pending:
+            delta.pin_report, self.sequence.pin_claim = claim.report, None
         return delta
 
     def _finish(self) -> tuple[str, int | str | None]:

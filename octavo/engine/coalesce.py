@@ -11,6 +11,8 @@ def merge_delta(pending: OutputDelta, news: OutputDelta) -> None:
         pending.logprobs = (pending.logprobs or []) + news.logprobs
     if news.prompt_logprobs is not None:
         pending.prompt_logprobs = news.prompt_logprobs
+    if news.pin_report is not None:
+        pending.pin_report = news.pin_report
     if news.finish_reason is not None:
         pending.finish_reason = news.finish_reason
         pending.stop_reason = news.stop_reason
@@ -45,6 +47,7 @@ class Outbox:
         rest.finished += outputs.finished
         rest.first_token_seconds += outputs.first_token_seconds
         rest.token_intervals += outputs.token_intervals
+        rest.pin_lists += outputs.pin_lists
 
     def peek(self) -> tuple[EngineOutputs, list[int]]:
         """Everything held as one value, and the tokens of each step it covers; the box is left as it is."""

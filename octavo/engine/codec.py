@@ -1,7 +1,7 @@
 """Messages between the server and the engine process, as msgpack.
 
-To the engine: ``Add``, ``Abort``, ``ResetPrefixCache``, ``Shutdown``. From it: first ``Ready`` or ``StartFailed``, then
-``News`` and ``Heartbeat``.
+To the engine: ``Add``, ``Abort``, ``ResetPrefixCache``, ``ListPins``, ``Shutdown``. From it: first ``Ready`` or
+``StartFailed``, then ``News`` and ``Heartbeat``.
 """
 
 from typing import Any
@@ -10,6 +10,8 @@ import msgspec
 
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.errors import InvalidRequestError
+from octavo.core.pin_types import PinWish
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingLimits, SamplingParams
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest
@@ -33,6 +35,13 @@ class Abort(msgspec.Struct, tag="abort"):
 
 class ResetPrefixCache(msgspec.Struct, tag="reset_prefix_cache"):
     pass
+
+
+class ListPins(msgspec.Struct, tag="list_pins"):
+    """Release the pin ``unpin``, if any, then answer with a PinList of the same ``call_id``."""
+
+    call_id: int
+    unpin: str | None = None
 
 
 class Shutdown(msgspec.Struct, tag="shutdown"):
@@ -60,7 +69,7 @@ class News(msgspec.Struct, tag="news"):
     iterations: list[int]
 
 
-Command = Add | Abort | ResetPrefixCache | Shutdown
+Command = Add | Abort | ResetPrefixCache | ListPins | Shutdown
 Event = Ready | StartFailed | Heartbeat | News
 
 _encoder = msgspec.msgpack.Encoder()
@@ -96,6 +105,8 @@ class _PlainRequest(msgspec.Struct, forbid_unknown_fields=True):
     cache_salt: str | None
     num_open_tokens: int
     beam_search: dict[str, Any] | None
+    pins: list[dict[str, Any]]
+    retention: dict[str, Any] | None
 
 
 def read_request(command: Add) -> EngineRequest:
@@ -109,6 +120,9 @@ def read_request(command: Add) -> EngineRequest:
         limits = msgspec.convert(plain.params.pop("limits", {}), SamplingLimits)
         params = SamplingParams(**plain.params, limits=limits)
         beams = None if plain.beam_search is None else BeamSearchParams(**plain.beam_search)
+        pins = tuple(PinWish(**wish) for wish in plain.pins)
+        retention = None if plain.retention is None else Retention(**plain.retention)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidRequestError(f"the request cannot be read: {error}"[:500]) from error
-    return EngineRequest(**msgspec.structs.asdict(plain) | {"params": params, "beam_search": beams})
+    read = {"params": params, "beam_search": beams, "pins": pins, "retention": retention}
+    return EngineRequest(**msgspec.structs.asdict(plain) | read)

@@ -4,8 +4,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from octavo.core.errors import InvalidRequestError
+from octavo.core.pin_types import PinInfo
 from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import StepOutcome
@@ -49,6 +51,7 @@ class Engine:
 
     def __init__(self, parts: EngineParts) -> None:
         self._scheduler = parts.scheduler
+        self._keeping = parts.scheduler.kv.keeping
         self._runner = parts.runner
         self._pieces = parts.pieces
         self._clock = parts.clock
@@ -71,6 +74,7 @@ class Engine:
 
     def add_request(self, request: EngineRequest) -> None:
         """Accept a request, or answer it with an error in the next outputs; never raises for what a client sent."""
+        self._keeping.tell_time(self._clock())
         try:
             if request.request_id in self._open:
                 raise InvalidRequestError(f"request id {request.request_id!r} is in use", "request_id")
@@ -92,10 +96,15 @@ class Engine:
             self._close(sequence)
 
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._news.deltas)
+        return self._scheduler.has_work or bool(self._news.deltas) or self.idle_seconds() == 0.0
+
+    def idle_seconds(self) -> float | None:
+        next_end = self._keeping.pins.next_end
+        return None if next_end == inf else max(0.0, next_end - self._clock())
 
     def step(self) -> EngineOutputs:
         """Plan as far ahead as allowed, then wait for the oldest step and report what it brought."""
+        self._keeping.tell_time(self._clock())
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
             plan = self._scheduler.schedule()
             if plan is None:
@@ -123,9 +132,11 @@ class Engine:
             )
 
     def stats(self) -> EngineStats:
-        """One consistent snapshot: free + cached + active = all blocks; of the host pool, free + cached + swapped."""
+        """One consistent snapshot, as of now: free + cached + active = all blocks; and of the host pool free + cached +
+        swapped."""
+        self._keeping.tell_time(self._clock())
         counters, pool, host = self._scheduler.counters, self._scheduler.kv.pool, self._scheduler.kv.host
-        disk = host.disk
+        disk, pins = host.disk, self._keeping.pins
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=self._scheduler.num_waiting,
@@ -153,10 +164,14 @@ class Engine:
             prompt_tokens=counters.prompt_tokens,
             generation_tokens=counters.generation_tokens,
             copy_on_write_copies=self._scheduler.kv.num_copies,
+            num_pins=len(pins),
+            num_pinned_blocks=pins.num_blocks,
+            max_pinned_blocks=pins.max_blocks,
             num_steps=counters.num_steps,
             aborted=self._num_aborted,
             failed=self._num_failed,
             rejected=dict(self._rejected),
+            pins_refused=dict(pins.refusals),
         )
 
     def reset_prefix_cache(self) -> None:
@@ -166,6 +181,14 @@ class Engine:
             self._land_all()
             self._submit(self._scheduler.plan_moves())
             self._land_all()
+
+    def pins(self) -> list[PinInfo]:
+        self._keeping.tell_time(self._clock())
+        return self._keeping.pins.infos()
+
+    def unpin(self, pin_id: str) -> bool:
+        self._keeping.tell_time(self._clock())
+        return self._keeping.pins.release(pin_id)
 
     def close(self) -> None:
         """End every request, take the prefix cache to disk where there is a tier for it, and give up its file."""

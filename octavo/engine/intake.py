@@ -7,6 +7,7 @@ from typing import Any
 from octavo.core.beam_group import BeamGroup
 from octavo.core.beam_search import BeamSearch, BeamSearchParams
 from octavo.core.errors import InvalidRequestError
+from octavo.core.pins import PinClaim
 from octavo.core.request import Request
 from octavo.core.sampling_params import DEFAULT_LIMITS, SamplingParams
 from octavo.core.scheduler import Scheduler
@@ -36,6 +37,35 @@ class Intake:
         self._check_vocabulary(request)
         check_salt(request.cache_salt, request.params.limits.cache_salt_characters)
         check_open_tokens(request)
+        claim = self._claim_pins(request)
+        try:
+            sequences = self._sequences(request)
+        except InvalidRequestError:
+            if claim is None:
+                raise
+            self._scheduler.kv.keeping.pins.withdraw(claim)
+            if any(wish.is_required for wish in request.pins):
+                raise
+            return self.admit(replace(request, pins=()))  # it may be the room for the pins that was lacking
+        sequences[0].pin_claim = claim
+        for sequence in sequences:
+            sequence.retention = request.retention
+        return sequences
+
+    def _claim_pins(self, request: EngineRequest) -> PinClaim | None:
+        if not request.pins:
+            return None
+        num_tokens = len(request.prompt_token_ids)
+        longest = max(wish.num_tokens for wish in request.pins)
+        if longest > num_tokens:
+            raise InvalidRequestError(
+                f"{longest} tokens are to be pinned, but the prompt has {num_tokens}; pin at most these", "pin_prefix"
+            )
+        return self._scheduler.claim_pins(
+            request.prompt_token_ids, request.pins, request.cache_salt, request.num_open_tokens
+        )
+
+    def _sequences(self, request: EngineRequest) -> list[Request]:
         if request.beam_search is not None:
             return self._beams(request, request.beam_search)
         max_tokens = self._max_tokens(request, request.params.max_tokens, self._scheduler.max_tokens_per_sequence)
@@ -87,8 +117,8 @@ class Intake:
 
     def _max_tokens_per_beam(self, beam_width: int) -> int:
         """The longest prompt plus output that so many beams can have at once, should they come to share nothing."""
-        cache = self._scheduler.kv.config
-        num_blocks = cache.num_blocks // (cache.num_groups * beam_width)
+        cache, pins = self._scheduler.kv.config, self._scheduler.kv.keeping.pins
+        num_blocks = (cache.num_blocks - pins.num_claimed) // (cache.num_groups * beam_width)
         return min(self._scheduler.max_tokens_per_sequence, num_blocks * cache.block_size)
 
     def _max_tokens(self, request: EngineRequest, wanted: int | None, max_total: int) -> int:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from octavo.core.pin_types import PinInfo
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
 
 
@@ -38,13 +39,25 @@ class EngineLoop(Protocol):
 
     def has_work(self) -> bool: ...
 
+    def idle_seconds(self) -> float | None:
+        """When nothing comes in, how long until there is work again, since a pin ends; None: for ever."""
+        ...
+
     def step(self) -> EngineOutputs:
         """Plan a step, run it, report what came of it. Never raises for the fault of one request."""
         ...
 
     def stats(self) -> EngineStats: ...
 
-    def reset_prefix_cache(self) -> None: ...
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix that is not pinned."""
+        ...
+
+    def pins(self) -> list[PinInfo]: ...
+
+    def unpin(self, pin_id: str) -> bool:
+        """End a pin before its time; false if there is none of this id."""
+        ...
 
     def close(self) -> None:
         """End every request and leave nothing undone. Nothing is called after this."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from octavo.core.beam_search import BeamSearchParams
+from octavo.core.pin_types import PinInfo, PinReport, PinWish
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 
@@ -13,7 +15,8 @@ class EngineRequest:
     (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``.
     ``cache_salt``: share cached tokens with requests of the same salt only, but for the first ``num_open_tokens`` of
     the prompt, which are shared with all. ``beam_search``: search instead of drawing; its choices are the finished
-    sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` counts then."""
+    sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` counts then.
+    ``pins``: heads of the prompt to keep in the cache; ``retention``: how long it keeps what the request leaves."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -24,6 +27,8 @@ class EngineRequest:
     cache_salt: str | None = None
     num_open_tokens: int = 0
     beam_search: BeamSearchParams | None = None
+    pins: tuple[PinWish, ...] = ()
+    retention: Retention | None = None
 
     @property
     def num_choices(self) -> int:
@@ -37,7 +42,8 @@ class OutputDelta:
     ``finish_reason`` is set exactly once, in a choice's last delta: "stop", "length", "abort" or "error" (then
     ``error`` says why, in one sentence; ``invalid_param`` is not None where the request was refused at the door,
     ``""`` if no single field is to blame). ``prompt_logprobs`` comes with the first delta, one entry a prompt token,
-    the first None. ``cumulative_logprob``: of a beam search's sequence. ``text`` never holds part of a character or
+    the first None. ``cumulative_logprob``: of a beam search's sequence. ``pin_report``: once,
+    of a request that has asked for pins. ``text`` never holds part of a character or
     of an undecided stop string.
     """
 
@@ -51,6 +57,7 @@ class OutputDelta:
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
     cumulative_logprob: float | None = None
+    pin_report: PinReport | None = None
     error: str | None = None
     invalid_param: str | None = None
 
@@ -100,10 +107,23 @@ class EngineStats:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     copy_on_write_copies: int = 0
+    num_pins: int = 0
+    num_pinned_blocks: int = 0
+    max_pinned_blocks: int = 0
     num_steps: int = 0
     aborted: int = 0
     failed: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
+    pins_refused: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PinList:
+    """Answer to call ``call_id``: the pins there are now, and whether the one that it was to release was there."""
+
+    call_id: int
+    pins: list[PinInfo]
+    was_found: bool = False
 
 
 @dataclass(slots=True)
@@ -117,3 +137,4 @@ class EngineOutputs:
     first_token_seconds: list[float] = field(default_factory=list)
     token_intervals: list[float] = field(default_factory=list)
     iteration_tokens: int = 0
+    pin_lists: list[PinList] = field(default_factory=list)

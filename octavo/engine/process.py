@@ -8,6 +8,7 @@ with its parent, and its end is what tells the parent that something went wrong.
 import contextlib
 import ctypes
 import logging
+import math
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from octavo.engine.codec import (
     Abort,
     Add,
     Heartbeat,
+    ListPins,
     News,
     Ready,
     ResetPrefixCache,
@@ -36,13 +38,15 @@ from octavo.engine.codec import (
     read_request,
 )
 from octavo.engine.interface import EngineLoop
-from octavo.engine.messages import EngineOutputs, OutputDelta
+from octavo.engine.messages import EngineOutputs, OutputDelta, PinList
 from octavo.engine.stats_log import StatsLog
 
 logger = logging.getLogger(__name__)
 
 LOG_FORMAT = "%(levelname)s %(asctime)s [%(processName)s] %(message)s"
 HEARTBEAT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 3600.0
+"""A pin may end in a time that no poll takes."""
 SEND_QUEUE = 64
 """Messages that may wait in the socket; beyond it the loop merges."""
 
@@ -182,12 +186,13 @@ class EngineProcessLoop:
             self._flush()
 
     def _wait(self) -> None:
-        """Sleep until a command comes, or there is room for what is still to be sent."""
+        """Sleep until a command comes, or there is room for what is still to be sent, or a pin ends."""
         poller = zmq.Poller()
         poller.register(self._commands, zmq.POLLIN)
         if self._outbox:
             poller.register(self._outputs, zmq.POLLOUT)
-        poller.poll()
+        seconds = self._engine.idle_seconds()
+        poller.poll(None if seconds is None else math.ceil(1000 * min(seconds, LONGEST_WAIT_SECONDS)))
 
     def _drain_commands(self) -> bool:
         received = False
@@ -211,6 +216,9 @@ class EngineProcessLoop:
             self._engine.abort(command.request_id)
         elif isinstance(command, ResetPrefixCache):
             self._engine.reset_prefix_cache()
+        elif isinstance(command, ListPins):
+            was_found = command.unpin is not None and self._engine.unpin(command.unpin)
+            self._outbox.put(EngineOutputs(pin_lists=[PinList(command.call_id, self._engine.pins(), was_found)]))
         elif isinstance(command, Shutdown):
             self._stopping = True
 

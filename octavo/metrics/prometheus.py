@@ -29,6 +29,7 @@ LATENCY_BUCKETS = (
 LENGTH_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 ITERATION_BUCKETS = tuple(float(2**power) for power in range(15))
 
+PIN_REFUSALS = ("quota", "requests", "short", "lost")
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 
 
@@ -135,16 +136,25 @@ class _SnapshotCollector(Collector):
             "cached": stats.num_cached_blocks,
             "active": stats.num_active_blocks,
             "shared": stats.num_shared_blocks,
+            "pinned": stats.num_pinned_blocks,
         }
         yield self._by_state("octavo:kv_blocks", "KV blocks by state.", by_state)
         allocatable = stats.num_free_blocks + stats.num_cached_blocks
         yield self._gauge("octavo:kv_blocks_total", "KV blocks in the pool.", stats.num_blocks)
         yield self._gauge("octavo:kv_blocks_allocatable", "KV blocks that a request could get now.", allocatable)
         yield self._counter("octavo:copy_on_write_copies", "Blocks copied for writing.", stats.copy_on_write_copies)
+        yield from self._pins(stats)
         yield from self._preemption(stats)
         yield from self._disk(stats)
         yield self._counter("octavo:steps", "Steps of the engine.", stats.num_steps)
         yield self._labelled("octavo:requests_rejected", "Refused requests.", "reason", self._metrics.rejected)
+
+    def _pins(self, stats: EngineStats) -> Iterator[Metric]:
+        """Prefixes that are kept whatever else needs their blocks."""
+        refused = Counter(dict.fromkeys(PIN_REFUSALS, 0) | stats.pins_refused)
+        yield self._gauge("octavo:pins", "Pins that have not ended.", stats.num_pins)
+        yield self._gauge("octavo:pin_quota_blocks", "KV blocks that pins may hold.", stats.max_pinned_blocks)
+        yield self._labelled("octavo:pins_refused", "Pins that could not be had.", "reason", refused)
 
     def _preemption(self, stats: EngineStats) -> Iterator[Metric]:
         """Who had to give way, and the host pool, where blocks go then."""

@@ -10,14 +10,17 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from octavo.core.errors import InvalidRequestError
+from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.messages import OutputDelta
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
+from octavo.server.auth import Role, role_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.generation import Choice, Generation, collect, run
+from octavo.server.keeping import cache_marks, marked_pins, prompt_pins, retention_of
 from octavo.server.logprobs import TokenWriter, chat_logprobs, prompt_logprobs
 from octavo.server.prompts import Prompt, check_length, encode_messages, in_text_thread, message_text, template_options
 from octavo.server.sampling import Int64, SamplingFields, check_token_ids, refuse_unsupported, sampling_params
@@ -42,6 +45,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Int64 | None = None
     response_format: ResponseFormat | None = None
+    cache_control: Any = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     functions: Any = None
@@ -61,6 +65,7 @@ async def create_chat_completion(request: Request) -> Response:
     if fields.truncate_prompt_tokens is not None:
         prompt = Prompt(prompt.token_ids[-fields.truncate_prompt_tokens :])
     check_length(state, prompt.token_ids, "messages")
+    role = role_of(request)
     generation = Generation(
         [prompt],
         params,
@@ -69,6 +74,8 @@ async def create_chat_completion(request: Request) -> Response:
         cache_salt=fields.cache_salt,
         num_open_tokens=await _num_open_tokens(state, fields, prompt),
         beam_search=beam_search,
+        pins=[await _pins(state, fields, role, prompt)],
+        retention=retention_of(fields, role),
     )
     answer = ChatAnswer(state, fields, generation)
     if fields.stream:
@@ -103,6 +110,16 @@ async def _num_open_tokens(state: ServerState, fields: ChatRequest, prompt: Prom
     if asked != "system":
         return asked or 0
     return await in_text_thread(state, lambda: num_system_tokens(state.tokenizer, messages, prompt.token_ids))
+
+
+async def _pins(state: ServerState, fields: ChatRequest, role: Role, prompt: Prompt) -> tuple[PinWish, ...]:
+    """What ``pin_prefix`` asks for, and, of who may pin, the marks."""
+    messages = fields.messages or []
+    marks = cache_marks(messages, fields.tools, fields.cache_control)
+    wishes = prompt_pins(fields, role, state.settings.limits, [prompt])
+    if marks and role >= Role.PINNER and fields.truncate_prompt_tokens is None:
+        wishes += await marked_pins(state, messages, marks, prompt.token_ids, template_options(fields))
+    return tuple(wishes)
 
 
 def _params(state: ServerState, fields: ChatRequest) -> SamplingParams:

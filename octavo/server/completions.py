@@ -13,10 +13,12 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
+from octavo.server.auth import role_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.generation import Choice, Generation, collect, run
+from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
 from octavo.server.prompts import Prompt, encode_prompts, in_text_thread
 from octavo.server.sampling import Int64, SamplingFields, check_token_ids, refuse_unsupported, sampling_params
@@ -55,6 +57,7 @@ async def create_completion(request: Request) -> Response:
     )
     if fields.echo:
         prompts = await _with_texts(state, prompts, params)
+    role = role_of(request)
     generation = Generation(
         prompts,
         params,
@@ -63,6 +66,8 @@ async def create_completion(request: Request) -> Response:
         cache_salt=fields.cache_salt,
         num_open_tokens=fields.cache_open_tokens or 0,
         beam_search=beam_search,
+        pins=[(wish,) for wish in prompt_pins(fields, role, state.settings.limits, prompts)],
+        retention=retention_of(fields, role),
     )
     answer = CompletionAnswer(state, fields, generation)
     if fields.stream:

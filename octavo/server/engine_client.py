@@ -1,6 +1,7 @@
 """The engine process as the HTTP process sees it: start it, send requests, hand out deltas, notice its death."""
 
 import asyncio
+import itertools
 import logging
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from octavo.engine.codec import (
     Add,
     Command,
     Event,
+    ListPins,
     News,
     Ready,
     ResetPrefixCache,
@@ -30,7 +32,7 @@ from octavo.engine.codec import (
     encode,
 )
 from octavo.engine.interface import EngineLimits
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList
 from octavo.engine.process import EngineFactory, EngineProcessArgs, run_engine_process
 from octavo.server.errors import RefusedByEngineError
 
@@ -111,6 +113,8 @@ class AsyncEngineClient:
         self._on_outputs = on_outputs
         self._log_stats = log_stats
         self._streams: dict[str, RequestStream] = {}
+        self._calls: dict[int, asyncio.Future[PinList]] = {}
+        self._call_ids = itertools.count()
         self._stats = EngineStats()
         self._heard = asyncio.Condition()
         self._last_heard = time.monotonic()
@@ -174,6 +178,23 @@ class AsyncEngineClient:
 
     def reset_prefix_cache(self) -> None:
         self._send(ResetPrefixCache())
+
+    async def list_pins(self, unpin: str | None = None) -> PinList:
+        """The pins there are, once the one of id ``unpin`` has been released.
+
+        Raises:
+            EngineDeadError: the engine process is gone.
+        """
+        if not self.is_alive:
+            raise EngineDeadError("The engine is not running.")
+        call_id = next(self._call_ids)
+        call: asyncio.Future[PinList] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = call
+        try:
+            self._send(ListPins(call_id, unpin))
+            return await call
+        finally:
+            del self._calls[call_id]
 
     @property
     def is_alive(self) -> bool:
@@ -278,6 +299,10 @@ class AsyncEngineClient:
         if outputs.stats is not None:
             self._stats = outputs.stats
         self._on_outputs(outputs, news.iterations)
+        for answer in outputs.pin_lists:
+            call = self._calls.get(answer.call_id)
+            if call is not None and not call.done():
+                call.set_result(answer)
         for delta in outputs.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is not None:
@@ -305,6 +330,9 @@ class AsyncEngineClient:
         for stream in self._streams.values():
             if not stream.ended:
                 stream.fail(EngineDeadError("The engine process has ended; the request is lost."))
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(EngineDeadError("The engine process has ended."))
 
     def _remove_folder(self) -> None:
         if self._folder is not None:

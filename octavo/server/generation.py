@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.core.beam_search import BeamSearchParams
+from octavo.core.pin_types import PinReport, PinWish
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import EngineRequest, OutputDelta
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 class Generation:
     """What is to be generated, and the counts of it so far. Choice ``index`` of prompt ``i`` is ``i * n + index``.
 
-    ``beam_search``: as wide as ``params.n``."""
+    ``beam_search``: as wide as ``params.n``. ``pins``: those of each prompt, or none at all."""
 
     prompts: Sequence[Prompt]
     params: SamplingParams
@@ -33,23 +35,33 @@ class Generation:
     cache_salt: str | None = None
     num_open_tokens: int = 0
     beam_search: BeamSearchParams | None = None
+    pins: Sequence[tuple[PinWish, ...]] = ()
+    retention: Retention | None = None
     num_completion_tokens: int = 0
     cached_tokens: dict[int, int] = field(default_factory=dict)
+    pin_reports: dict[int, PinReport] = field(default_factory=dict)
 
     def count(self, prompt_index: int, delta: OutputDelta) -> None:
         self.num_completion_tokens += len(delta.token_ids)
         if delta.index == 0:  # the prompt's own number: further choices find what the first one computed
             cached = max(self.cached_tokens.get(prompt_index, 0), delta.num_cached_tokens)
             self.cached_tokens[prompt_index] = cached
+        if delta.pin_report is not None:
+            self.pin_reports[prompt_index] = delta.pin_report
 
     def usage(self) -> dict[str, Any]:
-        """Each prompt once, every choice's tokens (spec D10, D29)."""
+        """Each prompt once, every choice's tokens (spec D10, D29); of what is pinned, the longest head."""
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in self.prompts)
+        details = {"cached_tokens": sum(self.cached_tokens.values())}
+        if any(self.pins):
+            details["pinned_tokens"] = sum(
+                max((pin.num_tokens for pin in report.pins), default=0) for report in self.pin_reports.values()
+            )
         return {
             "prompt_tokens": num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
             "total_tokens": num_prompt_tokens + self.num_completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())},
+            "prompt_tokens_details": details,
         }
 
 
@@ -86,6 +98,8 @@ async def _run_one(
         cache_salt=generation.cache_salt,
         num_open_tokens=generation.num_open_tokens,
         beam_search=generation.beam_search,
+        pins=generation.pins[prompt_index] if generation.pins else (),
+        retention=generation.retention,
     )
     if state.settings.enable_log_requests:
         num_tokens = len(request.prompt_token_ids)

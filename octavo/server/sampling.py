@@ -14,6 +14,14 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Whole numbers that fit the wire; narrower ranges are SamplingParams' own."""
 
 
+class PinFields(msgspec.Struct, kw_only=True):
+    """``pin_prefix``: see PinWish. ``tokens`` None: the whole prompt."""
+
+    ttl: float = 300.0
+    priority: Int64 | None = None
+    tokens: Int64 | None = None
+
+
 class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
@@ -49,6 +57,9 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     priority: Int64 | None = None
     cache_salt: str | None = None
     cache_open_tokens: Int64 | Literal["system"] | None = None
+    pin_prefix: PinFields | None = None
+    retention_priority: Int64 | None = None
+    retention_duration: float | None = None
     return_token_ids: bool | None = None
     echo: bool | None = None
     length_penalty: float | None = None

@@ -13,6 +13,9 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104
 class ServerSettings:
     """``host`` None: loopback without a key, every interface with one (spec D20). ``port`` 0 takes a free one.
 
+    ``admin_key`` opens the routes under /admin. Requests with it or one of ``pin_keys`` may pin prefixes, with
+    ``allow_pins`` all may; these keys are API keys too.
+
     ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
     requests, and their prompt tokens, that have not started (spec D24); None is no bound.
     ``enable_log_requests`` logs ids and counts, never text.
@@ -29,6 +32,9 @@ class ServerSettings:
     log_stats: bool = True
     enable_log_requests: bool = False
     limits: ServerLimits = field(default_factory=ServerLimits)
+    admin_key: str | None = field(default=None, repr=False)
+    pin_keys: tuple[str, ...] = field(default=(), repr=False)
+    allow_pins: bool = False
 
     def __post_init__(self) -> None:
         """
@@ -39,6 +45,9 @@ class ServerSettings:
             raise ConfigurationError(f"the host is empty; give an address such as {LOOPBACK}, or {EVERYWHERE} for all")
         if self.api_key == "":
             raise ConfigurationError("the API key is empty; give one, or leave it out to serve without a key")
+        if self.admin_key == "" or "" in self.pin_keys:
+            what = "admin key" if self.admin_key == "" else "key of --pin-key"
+            raise ConfigurationError(f"the {what} is empty; give one, or leave it out")
         if not self.shutdown_timeout >= 0:  # NaN compares false
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 

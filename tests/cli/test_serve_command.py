@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -35,14 +36,15 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     flags = (
         "serve m.gguf --served-model-name name --host 0.0.0.0 --port 9 --api-key k --open-metrics --shutdown-timeout 5 "
         "--max-num-queued-reqs 2 --max-num-queued-tokens 3 --disable-log-stats --enable-log-requests --block-size 32 "
-        "--limit-n 128"
+        "--limit-n 128 --admin-key a --pin-key p --pin-key q --allow-pins"
     )
     result = CliRunner().invoke(command, flags.split())
     assert result.exit_code == 0, result.output
     ((engine_args, settings),) = served
     assert engine_args == EngineArgs(model="m.gguf", block_size=32)
     limits = ServerLimits(SamplingLimits(n=128))
-    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, False, True, limits)
+    keys: Any = {"admin_key": "a", "pin_keys": ("p", "q"), "allow_pins": True}
+    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, False, True, limits, **keys)
     changed = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) != f.default}
     assert {f.name for f in dataclasses.fields(settings)} - changed == set()
 

@@ -15,7 +15,9 @@ from hypothesis.stateful import (
 )
 
 from octavo.core.errors import InvalidRequestError
+from octavo.core.pin_types import PinWish
 from octavo.core.request import Status
+from octavo.core.retention import Retention
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
@@ -34,6 +36,18 @@ SEARCHES = st.builds(
     length_penalty=st.sampled_from([0.0, 1.0]),
     early_stopping=st.sampled_from([False, True, "never"]),
 )
+WISHES = st.lists(
+    st.builds(
+        PinWish,
+        num_tokens=st.sampled_from([2, 4, 5, 8]),
+        ttl=st.sampled_from([None, 3, 9]),
+        priority=st.sampled_from([None, None, 10, 80]),
+        is_required=st.booleans(),
+    ),
+    min_size=1,
+    max_size=3,
+)
+RETENTIONS = st.sampled_from([Retention(10), Retention(60), Retention(80, 4), Retention(90, 2), Retention(100)])
 STOP_IDS = st.sampled_from([(), (), range(0, 1000, 7)])
 
 
@@ -49,6 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 5),
         spare_tokens=st.integers(0, 12),
         prefix_caching=st.sampled_from([True, True, False]),
+        eviction_policy=st.sampled_from(["lru", "reuse"]),
         max_prefix_wait_steps=st.sampled_from([1, 4, 64]),
     )
     def start(self, num_blocks: int, num_groups: int, max_num_seqs: int, spare_tokens: int, **sizes: Any) -> None:
@@ -62,6 +77,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.harness.runner.fails = self._fail_if_armed
         self.armed = False
+        self.now = 0.0
+        self.harness.kv.keeping.tell_time(self.now)
 
     def _fail_if_armed(self, plan: StepPlan) -> None:
         if self.armed:
@@ -103,13 +120,41 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(prompt=PROMPTS, search=SEARCHES, salt=st.sampled_from([None, None, "a"]))
     def add_beams(self, prompt: list[int], search: Search, salt: str | None) -> None:
         num_blocks = search.width * self.harness.kv.num_blocks_for(len(prompt) + search.max_tokens)
-        fits = num_blocks <= self.harness.num_blocks and search.width <= self.harness.max_num_seqs
+        num_there = self.harness.num_blocks - self.harness.kv.keeping.pins.num_claimed
+        fits = num_blocks <= num_there and search.width <= self.harness.max_num_seqs
         try:
             self.harness.add_beams(prompt, search, salt)
         except InvalidRequestError:
             assert not fits
         else:
             assert fits
+
+    @rule(prompt=PROMPTS, max_tokens=MAX_TOKENS, salt=st.sampled_from([None, None, "a"]), wishes=WISHES)
+    def add_pinned(self, prompt: list[int], max_tokens: int, salt: str | None, wishes: list[PinWish]) -> None:
+        """Refused or not, depending on all that is there; then nothing is set aside, or as much as is needed."""
+        num_claimed, pins = self.harness.kv.keeping.pins.num_claimed, tuple(wishes)
+        try:
+            self.harness.add(prompt, max_tokens, salt=salt, pins=pins)
+        except InvalidRequestError:
+            assert self.harness.kv.keeping.pins.num_claimed == num_claimed
+
+    @rule(prompt=PROMPTS, max_tokens=MAX_TOKENS, retention=RETENTIONS)
+    def add_retained(self, prompt: list[int], max_tokens: int, retention: Retention) -> None:
+        if len(prompt) + max_tokens <= self.harness.scheduler.max_tokens_per_sequence:
+            self.harness.add(prompt, max_tokens, retention=retention)
+
+    @rule(which=st.integers(0, 3))
+    def unpin(self, which: int) -> None:
+        infos = self.harness.kv.keeping.pins.infos()
+        if infos:
+            assert self.harness.kv.keeping.pins.release(infos[which % len(infos)].pin_id)
+
+    @rule(seconds=st.integers(1, 5))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+        self.harness.kv.keeping.tell_time(self.now)
+        ends = [info.expires_at for info in self.harness.kv.keeping.pins.infos()]
+        assert all(end is None or end > self.now for end in ends)
 
     @rule(which=st.integers(0, 7))
     def abort(self, which: int) -> None:
@@ -160,6 +205,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert is_read or not self.harness.kv.held_blocks
 
     @invariant()
+    def leaves_go_first(self) -> None:
+        """A cached block that nobody uses does not outlive what it follows: pins and priorities are closed under
+        prefix."""
+        harness = self.harness
+        for request in harness.requests:
+            for group in harness.kv.prefix_names(request.chain.hashes):
+                found = [harness.kv.pool.lookup(name) is not None for name in group]
+                assert found == sorted(found, reverse=True), "a block is cached, and what it follows is not"
+
+    @invariant()
     def the_calendar_knows_members_only(self) -> None:
         batch = self.harness.scheduler.running.batch
         assert batch.scheduled_requests == set(batch.roster.requests)
@@ -174,6 +229,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         before = [request for request in self.harness.requests if not request.is_finished]
         self.harness.run()
+        self.harness.kv.keeping.pins.release_all()
+        assert self.harness.kv.pool.num_free == self.harness.num_blocks
+        assert self.harness.kv.keeping.pins.num_claimed == 0
         assert all(request.status in (Status.LENGTH, Status.STOPPED) for request in before)
         self.bookkeeping_agrees()
         self.nothing_is_held_for_steps_that_are_not_in_flight()

@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from octavo.core.errors import ConfigurationError
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
+from octavo.server.auth import Keyring, Role
 from octavo.server.engine_client import AsyncEngineClient
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
@@ -63,3 +65,40 @@ def test_where_it_listens(settings: dict[str, Any], host: str) -> None:
     assert ServerSettings("m", **settings).listen_host == host
     assert ServerSettings("m", host="::1", **settings).listen_host == "::1"
     assert "api_key" not in repr(ServerSettings("m", **settings))
+
+
+async def test_admin_routes_are_off_without_an_admin_key() -> None:
+    for settings in ({}, {"api_key": "sesame"}, {"allow_pins": True}):
+        async with app_client(**settings) as client:
+            answer = await client.get("/admin/pins", headers={"Authorization": "Bearer sesame"})
+            assert answer.status_code == 403
+            assert "no admin key is set" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "role"),
+    [
+        ({}, None, Role.CLIENT),
+        ({}, "anything", Role.CLIENT),
+        ({"allow_pins": True}, None, Role.PINNER),
+        ({"admin_key": "boss"}, None, Role.CLIENT),
+        ({"admin_key": "boss"}, "boss", Role.ADMIN),
+        ({"api_key": "k"}, None, Role.NOBODY),
+        ({"api_key": "k"}, "boss", Role.NOBODY),
+        ({"api_key": "k"}, "k", Role.CLIENT),
+        ({"api_key": "k", "allow_pins": True}, "k", Role.PINNER),
+        ({"api_key": "k", "pin_keys": ("p", "q")}, "k", Role.CLIENT),
+        ({"api_key": "k", "pin_keys": ("p", "q")}, "q", Role.PINNER),
+        ({"api_key": "k", "pin_keys": ("p",), "admin_key": "k"}, "k", Role.ADMIN),
+    ],
+)
+def test_what_a_key_allows(settings: dict[str, Any], key: str | None, role: Role) -> None:
+    header = b"" if key is None else f"Bearer {key}".encode()
+    assert Keyring(ServerSettings("m", **settings)).role(header) is role
+
+
+@pytest.mark.parametrize("settings", [{"admin_key": ""}, {"pin_keys": ("p", "")}])
+def test_an_empty_key_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="is empty"):
+        ServerSettings("m", **settings)
+    assert "boss" not in repr(ServerSettings("m", admin_key="boss", pin_keys=("boss",)))

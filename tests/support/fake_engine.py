@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from octavo.core.errors import ConfigurationError
+from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
@@ -98,6 +99,15 @@ class FakeEngine:
 
     def has_work(self) -> bool:
         return bool(self._waiting or self._running)
+
+    def idle_seconds(self) -> float | None:
+        return None
+
+    def pins(self) -> list[PinInfo]:
+        return []
+
+    def unpin(self, pin_id: str) -> bool:
+        return False
 
     def step(self) -> EngineOutputs:
         while self._waiting and len(self._running) < self._options.max_num_seqs:

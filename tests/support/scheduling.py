@@ -1,13 +1,18 @@
 """Drive the real scheduler with a runner, checking every invariant on the way."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from octavo.core.beam_search import BeamSearchParams, Hypothesis
 from octavo.core.invariants import check_plan, check_scheduler
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig
+from octavo.core.pin_types import PinWish
 from octavo.core.request import Request, Status
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
@@ -18,6 +23,8 @@ from octavo.engine.messages import EngineRequest
 from tests.support.fake_disk import FakeDisk
 from tests.support.fake_runner import VOCAB_SIZE, FakeRunner, expected_beams, expected_output
 from tests.support.naive_beam_search import Search
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass
@@ -37,6 +44,8 @@ class Harness:
     num_disk_slots: int = 0
     disk: FakeDisk = field(default_factory=FakeDisk)
     preemption_mode: PreemptionMode = "auto"
+    pin_quota: float = 0.5
+    eviction_policy: str = "lru"
     runner: FakeRunner = field(init=False)
     requests: list[Request] = field(default_factory=list)
     hypotheses: dict[Request, Hypothesis] = field(default_factory=dict)
@@ -52,6 +61,8 @@ class Harness:
             num_host_blocks=self.num_host_blocks,
             keep_evicted=self.keep_evicted,
             num_disk_slots=self.num_disk_slots,
+            pin_quota=self.pin_quota,
+            eviction_policy=self.eviction_policy,
         )
         config = SchedulerConfig(
             max_num_seqs=self.max_num_seqs,
@@ -69,18 +80,23 @@ class Harness:
 
     def add(
         self, prompt: list[int], max_tokens: int, *, stop_ids: list[int] | None = None, salt: str | None = None,
-        num_open: int = 0, **params: object,
+        num_open: int = 0, pins: tuple[PinWish, ...] = (), retention: Retention | None = None, **params: object,
     ) -> Request:  # fmt: skip
-        return self.add_choices(prompt, 1, max_tokens, stop_ids=stop_ids, salt=salt, num_open=num_open, **params)[0]
+        kept: dict[str, Any] = {"pins": pins, "retention": retention}
+        return self.add_choices(
+            prompt, 1, max_tokens, stop_ids=stop_ids, salt=salt, num_open=num_open, kept=kept, **params
+        )[0]
 
     def add_choices(
         self, prompt: list[int], n: int, max_tokens: int, *, stop_ids: list[int] | None = None,
-        salt: str | None = None, num_open: int = 0, **params: object,
+        salt: str | None = None, num_open: int = 0, kept: Mapping[str, Any] = NOTHING, **params: object,
     ) -> list[Request]:  # fmt: skip
         """A request with ``n`` choices, each a sequence of its own. ``num_open``: tokens open to all, whatever the
-        salt."""
+        salt. ``kept``: pins and retention of EngineRequest."""
         sampling = SamplingParams(n=n, max_tokens=max_tokens, stop_token_ids=stop_ids, **params)  # type: ignore[arg-type]
-        request = EngineRequest(self._next_id(), prompt, sampling, 0.0, cache_salt=salt, num_open_tokens=num_open)
+        request = EngineRequest(
+            self._next_id(), prompt, sampling, 0.0, cache_salt=salt, num_open_tokens=num_open, **kept
+        )
         return self._enter(request, frozenset())
 
     def add_beams(self, prompt: list[int], search: Search, salt: str | None = None) -> list[Request]:
@@ -159,6 +175,6 @@ class Harness:
             if not self.step():
                 break
         assert not self.scheduler.has_work, "there is work, and no step runs"
-        assert self.kv.pool.num_free == self.num_blocks
+        assert self.kv.pool.num_free == self.num_blocks - self.kv.keeping.pins.num_blocks
         self.scheduler.kv.land(1 << 60)
         assert self.kv.host.pool.num_free == self.num_host_blocks

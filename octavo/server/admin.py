@@ -1,0 +1,109 @@
+"""Routes for who runs the server, behind the admin key (spec D20): pins."""
+
+import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from octavo.core.errors import InvalidRequestError
+from octavo.core.pin_types import PinInfo, PinWish
+from octavo.core.sampling_params import SamplingParams
+from octavo.server.answers import json_response, unless_gone
+from octavo.server.body import read_request_body
+from octavo.server.context import check_model, server_state
+from octavo.server.errors import ApiError
+from octavo.server.generation import Generation, collect
+from octavo.server.prompts import Prompt, check_length, encode_messages, encode_prompts
+from octavo.server.sampling import Int64
+from octavo.server.state import ServerState
+
+router = APIRouter(prefix="/admin")
+
+
+class PinRequest(msgspec.Struct, kw_only=True):
+    """A ``prompt`` (text or token ids), or ``messages`` as chat takes them, of which no answer is begun. ``ttl``:
+    seconds; None: until it is deleted."""
+
+    model: str | None = None
+    prompt: Any = None
+    messages: list[Any] | None = None
+    ttl: float | None = None
+    priority: Int64 | None = None
+    cache_salt: str | None = None
+    cache_open_tokens: Int64 | None = None
+
+
+@router.post("/pins")
+async def create_pin(request: Request) -> Response:
+    """Pin a prefix; what of it is not cached is computed first."""
+    state = server_state(request)
+    state.require_ready()
+    fields = await read_request_body(request, PinRequest, state.settings.limits)
+    check_model(state, fields.model)
+    prompt = await _prompt(state, fields)
+    generation = Generation(
+        [prompt],
+        SamplingParams(temperature=0.0, max_tokens=1),
+        clamp_max_tokens=False,
+        cache_salt=fields.cache_salt,
+        num_open_tokens=fields.cache_open_tokens or 0,
+        pins=[(PinWish(len(prompt.token_ids), fields.ttl, fields.priority),)],
+    )
+    await unless_gone(request.receive, collect(state, generation))
+    report = generation.pin_reports[0]
+    if not report.pins:
+        raise ApiError(409, f"{report.refusals[0]}.", code="pin_lost")
+    return json_response(_shown(report.pins[0]))
+
+
+async def _prompt(state: ServerState, fields: PinRequest) -> Prompt:
+    if (fields.prompt is None) == (fields.messages is None):
+        raise InvalidRequestError("Either prompt or messages is needed, not both.", "prompt")
+    if fields.messages is None:
+        prompts = await encode_prompts(state, fields.prompt, n=1)
+        if len(prompts) != 1:
+            raise InvalidRequestError(f"A pin is of one prompt, got {len(prompts)}.", "prompt")
+        return prompts[0]
+    prompt = await encode_messages(state, fields.messages, {"add_generation_prompt": False})
+    check_length(state, prompt.token_ids, "messages")
+    return prompt
+
+
+@router.get("/pins")
+async def list_pins(request: Request) -> Response:
+    state = server_state(request)
+    state.require_ready()
+    pins = (await state.engine.list_pins()).pins
+    stats = state.metrics.stats
+    body = {
+        "object": "list",
+        "data": [_shown(pin) for pin in pins],
+        "blocks": stats.num_pinned_blocks,
+        "quota_blocks": stats.max_pinned_blocks,
+    }
+    return json_response(body)
+
+
+@router.delete("/pins/{pin_id}")
+async def delete_pin(pin_id: str, request: Request) -> Response:
+    state = server_state(request)
+    state.require_ready()
+    if not (await state.engine.list_pins(unpin=pin_id)).was_found:
+        raise ApiError(404, f"There is no pin {pin_id[:80]!r}; it may have ended.", code="pin_not_found")
+    return json_response({"id": pin_id, "object": "pin", "deleted": True})
+
+
+def _shown(pin: PinInfo) -> dict[str, Any]:
+    """Times are Unix seconds; what is left of the time is there as well, for clocks that differ."""
+    left = None if pin.expires_at is None else max(0.0, round(pin.expires_at - time.time(), 3))
+    return {
+        "id": pin.pin_id,
+        "object": "pin",
+        "tokens": pin.num_tokens,
+        "blocks": pin.num_blocks,
+        "expires_at": pin.expires_at,
+        "expires_in": left,
+        "priority": pin.priority,
+        "cache_salt": pin.cache_salt,
+    }
