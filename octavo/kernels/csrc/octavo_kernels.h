@@ -75,6 +75,11 @@ OCTAVO_API const char* octavo_isa();
 // Threads that share one call, the calling one included.
 OCTAVO_API void octavo_set_num_threads(int32_t count);
 OCTAVO_API int32_t octavo_num_threads();
+// For octavo bench: one thread's loop at a machine's limit each (ceilings.cpp). They return the sum of the memory's
+// words, so that they are read; and the operations done, with a result that must be computed.
+OCTAVO_API int64_t octavo_ceiling_read(const void* memory, int64_t num_bytes);
+OCTAVO_API int64_t octavo_ceiling_fma(int64_t rounds, float* result);
+OCTAVO_API int64_t octavo_ceiling_dot(int64_t rounds, int64_t* result);
 
 // weight [out, in] -> packed [ceil(out / 16), in, 16], padded with zeros.
 OCTAVO_API void octavo_pack_linear(const float* weight, float* packed, int64_t out_features, int64_t in_features);

@@ -1,0 +1,1 @@
+"""``octavo bench compare``: Octavo against other engines, each in a process and an environment of its own."""

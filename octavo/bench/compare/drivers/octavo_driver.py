@@ -1,0 +1,26 @@
+"""Octavo as its users have it: ``LLM.generate``, with scheduler, sampler and detokeniser."""
+
+from octavo import LLM, SamplingParams, __version__
+
+
+class Engine:
+    """Weights computed with as they are stored."""
+
+    dtype = "auto"
+
+    def load(self, model: str, threads: int, max_sequences: int, max_tokens: int) -> str:
+        room = max_sequences * (max_tokens + 16)
+        self._llm = LLM(
+            model, dtype=self.dtype, threads=threads, num_blocks=room // 16 + 1, swap_space=0, kv_sanitizer=False
+        )
+        return f"octavo {__version__}"
+
+    def run(self, prompts: list[list[int]], output_len: int) -> list[int]:
+        params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+        return [len(output.outputs[0].token_ids) for output in self._llm.generate(prompts, params)]
+
+
+class Float32Engine(Engine):
+    """Weights unpacked to fp32."""
+
+    dtype = "float32"
