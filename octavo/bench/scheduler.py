@@ -75,7 +75,7 @@ def run_step(scheduler: Scheduler) -> tuple[int, int]:
     """One step with made-up tokens; returns how many were drawn, and how many requests ended."""
     plan = scheduler.schedule()
     assert plan is not None, "there is work"
-    num_drawn = sum(plan.samples)
+    num_drawn = plan.samples.count(True)
     outcome = scheduler.update(StepResult(plan.step_id, (7,) * num_drawn))
     return num_drawn, len(outcome.finished)
 

@@ -2,8 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import repeat
-from operator import attrgetter
+from itertools import compress, repeat
+from operator import attrgetter, ne, not_
 from typing import NamedTuple
 
 from octavo.core.hashing import TOKEN_BYTES, pack_tokens
@@ -38,11 +38,9 @@ class ChildIndex:
     def add(self, parents: list[bytes], hashes: list[bytes], blocks: Sequence[bytes]) -> None:
         """Blocks that are cached now: each follows its parent and holds these packed tokens."""
         self._entries.update(zip(hashes, zip(parents, blocks, strict=True), strict=True))
-        firsts = list(map(self._first.setdefault, parents, hashes))
-        if firsts != hashes:
-            for first, parent, block_hash, packed in zip(firsts, parents, hashes, blocks, strict=True):
-                if first != block_hash:
-                    self._add_other(parent, (packed, block_hash))
+        are_others = map(ne, map(self._first.setdefault, parents, hashes), hashes)
+        for parent, packed, block_hash in compress(zip(parents, blocks, hashes, strict=True), are_others):
+            self._add_other(parent, (packed, block_hash))
 
     def add_head(self, parent: bytes, block_hash: bytes, packed: bytes) -> None:
         """A cached block can be found after a second ``parent`` too, but only as far as its first tokens, ``packed``,
@@ -53,11 +51,12 @@ class ChildIndex:
     def remove(self, block_hashes: Sequence[bytes]) -> None:
         """These blocks, where they are here, are cached no more."""
         entries = list(map(self._entries.pop, block_hashes, repeat(NO_ENTRY)))
-        firsts = map(self._first.get, [parent for parent, _ in entries])
-        for block_hash, first, (parent, packed) in zip(block_hashes, firsts, entries, strict=True):
-            if first == block_hash:
-                del self._first[parent]
-            elif packed:
+        parents = [parent for parent, _ in entries]
+        are_others = list(map(ne, map(self._first.get, parents), block_hashes))
+        for parent in compress(parents, map(not_, are_others)):
+            del self._first[parent]
+        for (parent, packed), block_hash in compress(zip(entries, block_hashes, strict=True), are_others):
+            if packed:
                 self._remove_other(parent, (packed, block_hash))
         if self._heads:
             for block_hash in self._heads.keys() & set(block_hashes):
@@ -75,9 +74,13 @@ class ChildIndex:
             others = self._others[parent]
             at = bisect_left(others, (packed, b""))
             near += others[max(at - 1, 0) : at + 1]
-        matches = [ChildMatch(block_hash, common_length(tokens, packed)) for tokens, block_hash in near]
-        best = max(matches, key=attrgetter("num_tokens"), default=None)
-        return best if best and best.num_tokens else None
+        first_token = packed[:TOKEN_BYTES]
+        matches = [
+            ChildMatch(block_hash, common_length(tokens, packed))
+            for tokens, block_hash in near
+            if first_token and tokens.startswith(first_token)
+        ]
+        return max(matches, key=attrgetter("num_tokens"), default=None)
 
     def clear(self, kept: Iterable[bytes] = ()) -> None:
         """Forget all but the blocks ``kept``, where they are here."""

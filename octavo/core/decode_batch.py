@@ -8,7 +8,7 @@ the number of a step. So a step costs work for what changes, and next to nothing
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -19,34 +19,29 @@ _age = attrgetter("order")
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The members at one time, oldest first, in parallel lists that are never changed.
+    """Members of the batch, oldest first, in parallel lists.
 
     ``offsets[i]`` plus the number of planned steps is the position that member i computes next.
     """
 
-    requests: list[Request]
-    row_ids: tuple[int, ...]
-    token_lists: list[list[int]]
-    offsets: list[int]
+    requests: list[Request] = field(default_factory=list)
+    row_ids: list[int] = field(default_factory=list)
+    token_lists: list[list[int]] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
 
-    def with_member(self, request: Request, offset: int) -> "Roster":
+    def add(self, request: Request, offset: int) -> None:
         at = bisect_left(self.requests, request.order, key=_age)
-        return self._replace(at, at, ([request], (request.row_id,), [request.token_ids], [offset]))
+        self.requests.insert(at, request)
+        self.row_ids.insert(at, request.row_id)
+        self.token_lists.insert(at, request.token_ids)
+        self.offsets.insert(at, offset)
 
-    def without_member(self, request: Request) -> "Roster":
+    def remove(self, request: Request) -> None:
         at = bisect_left(self.requests, request.order, key=_age)
-        return self._replace(at, at + 1, ([], (), [], []))
+        del self.requests[at], self.row_ids[at], self.token_lists[at], self.offsets[at]
 
-    def _replace(
-        self, first: int, end: int, entry: tuple[list[Request], tuple[int, ...], list[list[int]], list[int]]
-    ) -> "Roster":
-        requests, row_ids, token_lists, offsets = entry
-        return Roster(
-            self.requests[:first] + requests + self.requests[end:],
-            self.row_ids[:first] + row_ids + self.row_ids[end:],
-            self.token_lists[:first] + token_lists + self.token_lists[end:],
-            self.offsets[:first] + offsets + self.offsets[end:],
-        )
+    def copy(self) -> "Roster":
+        return Roster(self.requests.copy(), self.row_ids.copy(), self.token_lists.copy(), self.offsets.copy())
 
 
 class Due(NamedTuple):
@@ -69,7 +64,8 @@ class DecodeBatch:
     """
 
     def __init__(self, block_size: int) -> None:
-        self.roster = Roster([], (), [], [])
+        self._members = Roster()
+        self._roster: Roster | None = None
         self.num_planned = 0
         self.num_landed = 0
         self.num_departures = 0
@@ -78,6 +74,14 @@ class DecodeBatch:
         self._stop_sets: Counter[frozenset[int]] = Counter()
         self._phases: list[set[Request]] = [set() for _ in range(block_size)]
         self._endings: defaultdict[int, set[Request]] = defaultdict(set)
+
+    @property
+    def roster(self) -> Roster:
+        """The members now; this copy never changes, so steps in flight keep it. One is made where somebody has come or
+        gone since the last one."""
+        if self._roster is None:
+            self._roster = self._members.copy()
+        return self._roster
 
     @property
     def scheduled_requests(self) -> set[Request]:
@@ -89,7 +93,8 @@ class DecodeBatch:
         end with the block of its last computed token."""
         request.join(self)
         offset = request.num_computed_tokens - self.num_planned
-        self.roster = self.roster.with_member(request, offset)
+        self._members.add(request, offset)
+        self._roster = None
         self._phase(offset).add(request)
         self._endings[_last_step(request, offset)].add(request)
         self._stop_sets[request.stop_token_ids] += 1
@@ -98,7 +103,8 @@ class DecodeBatch:
 
     def leave(self, request: Request) -> None:
         """Let a member go; its counts stand on their own again."""
-        self.roster = self.roster.without_member(request)
+        self._members.remove(request)
+        self._roster = None
         self.num_departures += 1
         offset = request.num_computed_tokens - self.num_planned
         self._phase(offset).remove(request)

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import islice
 from typing import Protocol
 
 
@@ -44,7 +44,9 @@ class LRUEvictor:
         self._queue: OrderedDict[int, None] = OrderedDict()
 
     def add(self, block_ids: Iterable[int], above: Sequence[int] = ()) -> None:
-        self._queue.update(dict.fromkeys(block_ids))
+        queue = self._queue
+        for block_id in block_ids:
+            queue[block_id] = None
 
     def remove(self, block_ids: Iterable[int]) -> None:
         queue = self._queue
@@ -52,7 +54,9 @@ class LRUEvictor:
             del queue[block_id]
 
     def evict(self, count: int) -> list[int]:
-        return [block_id for block_id, _ in map(self._queue.popitem, repeat(False, count))]
+        evicted = list(islice(self._queue, count))
+        self.remove(evicted)
+        return evicted
 
     def __len__(self) -> int:
         return len(self._queue)

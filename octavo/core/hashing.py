@@ -30,15 +30,15 @@ def group_names(group: int, hashes: Sequence[bytes]) -> Sequence[bytes]:
 
 
 class HashChain:
-    """The names of one sequence's full blocks, in order: ``hashes``. ``parents[i]`` is what block i follows, one more
-    than there are hashes.
+    """The names of one sequence's full blocks, in order: ``hashes``; ``blocks`` are their packed tokens. ``parents[i]``
+    is what block i follows, one more than there are hashes.
 
     A block's parent is the hash before it, or the chain's root. A sequence may begin with blocks that are open to all
     and go on under its own salt: then ``salted_at`` says with which block the salt enters, and that block's parent is
     the last open one together with the salt; its first ``num_open_in_block`` tokens are open as well.
     """
 
-    __slots__ = ("_root", "_salted_root", "hashes", "num_open_in_block", "parents", "salted_at")
+    __slots__ = ("_root", "_salted_root", "blocks", "hashes", "num_open_in_block", "parents", "salted_at")
 
     def __init__(
         self, root: bytes, salted_at: int = 0, num_open_in_block: int = 0, salted_root: bytes | None = None
@@ -46,6 +46,7 @@ class HashChain:
         self.salted_at = salted_at
         self.num_open_in_block = num_open_in_block
         self.hashes: list[bytes] = []
+        self.blocks: list[bytes] = []
         self._root = root
         self._salted_root = salted_root
         self.parents = [self._parent_after(root)]
@@ -69,6 +70,7 @@ class HashChain:
     def copy(self) -> "HashChain":
         chain = self.without_hashes()
         chain.hashes = self.hashes.copy()
+        chain.blocks = self.blocks.copy()
         chain.parents = self.parents.copy()
         return chain
 
@@ -107,14 +109,15 @@ class BlockHasher:
         """Append to ``chain`` the hash of each full block among the first ``num_tokens`` that it lacks."""
         size = self.block_size
         packed = pack_tokens(token_ids[len(chain.hashes) * size : num_tokens - num_tokens % size])
-        step = size * TOKEN_BYTES
+        blocks = [block for (block,) in struct.iter_unpack(f"{size * TOKEN_BYTES}s", packed)]
+        chain.blocks += blocks
         if chain.has_salt_ahead:
-            for start in range(0, len(packed), step):
-                chain.append(_digest(chain.parents[-1] + packed[start : start + step]).digest())
+            for block in blocks:
+                chain.append(_digest(chain.parents[-1] + block).digest())
             return
         hashes, parent = [], chain.parents[-1]
-        for start in range(0, len(packed), step):
-            parent = _digest(parent + packed[start : start + step]).digest()
+        for block in blocks:
+            parent = _digest(parent + block).digest()
             hashes.append(parent)
         chain.hashes += hashes
         chain.parents += hashes

@@ -105,9 +105,11 @@ class HostPool:
 
     def issue(self, step_id: int) -> Moves:
         """The moves that plan ``step_id`` makes."""
-        moves, self._moves = self._moves, Moves()
+        moves = self._moves
         moves.disk = self.disk.issue(step_id)
-        self._in_flight.append((step_id, moves))
+        if moves.swap_outs or moves.swap_ins or moves.kept:
+            self._moves = Moves()
+            self._in_flight.append((step_id, moves))
         return moves
 
     def land(self, step_id: int) -> None:

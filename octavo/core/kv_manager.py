@@ -51,7 +51,10 @@ class KVCacheManager:
 
     def can_hold(self, hit: PrefixHit, num_tokens: int, spare: int = 0) -> bool:
         """Would ``num_tokens``, of which ``hit`` is cached, fit and leave ``spare`` blocks free?"""
-        new = self.num_blocks_for(num_tokens) - sum(map(len, hit.block_ids))
+        all_blocks = self.num_blocks_for(num_tokens)
+        if all_blocks + len(hit.tail_ids) + spare <= self.pool.num_free:  # even if none of the hit is in use
+            return True
+        new = all_blocks - sum(map(len, hit.block_ids))
         woken = sum(self.pool.num_unreferenced(ids) for ids in (*hit.block_ids, hit.tail_ids))
         return new + woken + spare <= self.pool.num_free
 
@@ -144,7 +147,10 @@ class KVCacheManager:
         count = len(sequences) * self.config.num_groups
         if count > self.pool.num_free:
             return None
-        return self._append(sequences)
+        writes = self._append(sequences)
+        for tables in sequences:
+            tables.capacity += self._block_size
+        return writes
 
     def publish(self, tables: BlockTables, filled: FilledBlocks, held_for: int | None) -> list[TableWrite]:
         """Enter blocks of a sequence in the prefix cache.
@@ -249,16 +255,13 @@ class KVCacheManager:
         ]
 
     def _append(self, sequences: list[BlockTables]) -> list[TableWrite]:
-        """One more block, in each layer group, for each of these; who stands here twice gets two. All blocks of their
-        tables may be written then."""
+        """One more block, in each layer group, for each of these; who stands here twice gets two."""
         writes: list[TableWrite] = []
         for group in range(self.config.num_groups):
             for tables, block_id in zip(sequences, self.pool.allocate(len(sequences)), strict=True):
                 table = tables.groups[group]
                 writes.append(TableWrite(tables.row_id, group, len(table), block_id))
                 table.append(block_id)
-        for tables in sequences:
-            tables.capacity = tables.num_blocks * self._block_size
         return writes
 
     def _unshare(

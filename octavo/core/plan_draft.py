@@ -16,7 +16,7 @@ class PlanDraft:
         self.step_id = step_id
         self.max_tokens = max_tokens
         self.on_trial = on_trial
-        self.roster = Roster([], (), [], [])
+        self.roster = Roster()
         self.others: list[Request] = []
         self.row_ids: list[int] = []
         self.starts: list[int] = []
@@ -88,7 +88,7 @@ class PlanDraft:
             new_rows=tuple(map(_new_row, self.new_requests)),
             table_writes=tuple(self.table_writes),
             row_ids=(*self.roster.row_ids, *self.row_ids),
-            starts=(*map(num_planned.__add__, self.roster.offsets), *self.starts),
+            starts=tuple([num_planned + offset for offset in self.roster.offsets] + self.starts),
             counts=(1,) * batch_size + tuple(self.counts),
             samples=(True,) * batch_size + tuple(self.samples),
             forks=tuple(self.row_forks),

@@ -228,12 +228,11 @@ class BlockPool:
         """Drop the contents of the ``count`` cached blocks that are worth least."""
         evicted = self.evictor.evict(count)
         names, index = self.names, self._index
-        dropped = [name for name in map(names.__getitem__, evicted) if name is not None]
+        dropped = [name for block_id in evicted if (name := names[block_id])]
         assert len(dropped) == len(evicted), "only cached blocks are in the evictor"
-        for name in dropped:
-            del index[name]
-        for block_id in evicted:
+        for block_id, name in zip(evicted, dropped, strict=True):
             names[block_id] = None
+            del index[name]
         self._on_unname(dropped)
         if self._on_evict is not None:
             full = [pair for pair in zip(evicted, dropped, strict=True) if pair[0] not in self._tails]

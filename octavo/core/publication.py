@@ -1,7 +1,6 @@
 """When a sequence's blocks enter the prefix cache: those of its prompt as they land, so that others can use them at
 once; those of its output when it gives its blocks up, so that a step owes nothing to sequences that merely decode."""
 
-from octavo.core.hashing import TOKEN_BYTES, pack_tokens
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import FilledBlocks
 from octavo.core.prefix_wait import PrefixWaits
@@ -53,12 +52,10 @@ class Publisher:
             self._kv.hasher.extend(chain, token_ids, landed)
         first, end = request.next_publish // size - 1, landed // size
         hashes = chain.hashes[first:end]
-        packed, step = pack_tokens(token_ids[first * size : end * size]), size * TOKEN_BYTES
-        blocks = [packed[start : start + step] for start in range(0, len(packed), step)]
-        filled = FilledBlocks(first, hashes, chain.parents[first:end], blocks)
+        filled = FilledBlocks(first, hashes, chain.parents[first:end], chain.blocks[first:end])
         self.table_writes += self._kv.publish(tables, filled, reader)
         if first <= chain.salted_at < end:
-            at = chain.salted_at - first
-            self._kv.open_head(chain, chain.salted_at, blocks[at], hashes[at])
+            at = chain.salted_at
+            self._kv.open_head(chain, at, chain.blocks[at], chain.hashes[at])
         request.next_publish = (end + 1) * size
         return self._prefix_waits.settle(hashes)
