@@ -75,6 +75,7 @@ OCTAVO_API const char* octavo_isa();
 // Threads that share one call, the calling one included.
 OCTAVO_API void octavo_set_num_threads(int32_t count);
 OCTAVO_API int32_t octavo_num_threads();
+
 // For octavo bench: one thread's loop at a machine's limit each (ceilings.cpp). They return the sum of the memory's
 // words, so that they are read; and the operations done, with a result that must be computed.
 OCTAVO_API int64_t octavo_ceiling_read(const void* memory, int64_t num_bytes);
