@@ -62,7 +62,7 @@ class GGUFCheckpoint:
             rope_freqs=None if freqs is None else dequantize(freqs).tolist(),
         )
         names = [*model_class(self.config).weight_shapes(self.config), HEAD]
-        self._stored_names = _stored_names(self._architecture, names)
+        self._stored_names = _stored_names(self._architecture, names, self.config.num_layers)
         canonical = {stored: name for name, stored in self._stored_names.items()}
         self.tensors: Mapping[str, StoredTensor] = {
             canonical.get(name, name): _describe(tensor) for name, tensor in file.tensors.items() if name != ROPE_FREQS
@@ -135,10 +135,10 @@ def dequantize(tensor: ReaderTensor) -> Tensor:
     return torch.from_numpy(out).reshape(shape)
 
 
-def _stored_names(architecture: str, names: list[str]) -> dict[str, str]:
+def _stored_names(architecture: str, names: list[str], num_layers: int) -> dict[str, str]:
     """Canonical name -> name in the file, for every weight of the model."""
     kind = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
-    table = gguf.get_tensor_name_map(kind, len(names))
+    table = gguf.get_tensor_name_map(kind, num_layers)
     stored = {name: table.get_name(name, try_suffixes=(".weight", ".bias")) for name in names}
     return {name: found for name, found in stored.items() if found is not None}
 

@@ -38,6 +38,8 @@ __attribute__((noinline)) void quantized_tile(const QuantizedTile<Format>& t) {
         typename Format::Sums products[R];
         Format::template add_group<R>(products, block, x);
         const F16 weight_scales = load(scales_of<Format>(block));
+        [[maybe_unused]] F16 weight_minima;
+        if constexpr (Format::kHasMinima) weight_minima = load(minima_of<Format>(block));
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
             F16 product = to_float(products[r]);
@@ -45,7 +47,7 @@ __attribute__((noinline)) void quantized_tile(const QuantizedTile<Format>& t) {
             F16 sum = R > kHeldRows ? load(y + r * y_pitch) : held[r];
             sum = fma(product, mul(weight_scales, broadcast(scales + r * pitch)), sum);
             if constexpr (Format::kHasMinima)
-                sum = fma(load(minima_of<Format>(block)), broadcast(sums + r * pitch), sum);
+                sum = fma(weight_minima, broadcast(sums + r * pitch), sum);
             if constexpr (R > kHeldRows) store(y + r * y_pitch, sum);
             else held[r] = sum;
         }

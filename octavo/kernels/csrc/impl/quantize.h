@@ -18,43 +18,41 @@ inline const typename Format::Activation* numbers_of(const float* row, int64_t n
 }
 
 // The scale of a group: its greatest magnitude / limit; NaN where a number of it is not finite.
-template <int64_t Group>
-inline float group_scale(const float* x, float limit) {
-    int32_t greatest = 0;  // magnitudes order as their bits do, infinity and NaN above all
-    for (int64_t i = 0; i < Group; ++i) {
-        int32_t bits;
-        std::memcpy(&bits, x + i, sizeof bits);
-        bits &= 0x7fffffff;
-        greatest = bits > greatest ? bits : greatest;
-    }
-    if (greatest >= 0x7f800000) return __builtin_nanf("");
+inline float group_scale(const float* x, int64_t group, float limit) {
+    const int32_t bits = greatest_magnitude(x, group);
+    if (bits >= 0x7f800000) return __builtin_nanf("");
     float magnitude;
-    std::memcpy(&magnitude, &greatest, sizeof magnitude);
+    std::memcpy(&magnitude, &bits, sizeof magnitude);
     return magnitude / limit;
+}
+
+// The group's numbers, and their sum.
+template <typename Format>
+inline float quantize_group(const float* x, float scale, typename Format::Activation* numbers) {
+    if (!(scale > 0.0f)) {  // all is zero, or so small that the scale is; or not finite
+        std::memset(numbers, 0, Format::kGroup * sizeof(typename Format::Activation));
+        return 0.0f;
+    }
+    const F16 limit = set1(static_cast<float>(Format::kLimit)), divisor = set1(scale);
+    const F16 round = set1(12582912.0f);  // 1.5 * 2^23: adding and taking it away rounds to a whole number
+    F16 sum = set1(0.0f);
+    for (int64_t i = 0; i < Format::kGroup; i += kLanes) {
+        const F16 steps = max(sub(set1(0.0f), limit), min(limit, div(load(x + i), divisor)));  // a scale near 0 is coarse
+        const F16 whole = sub(add(steps, round), round);
+        store_whole(numbers + i, whole);
+        if constexpr (Format::kHasMinima || Format::kHasOffset) sum = add(sum, whole);
+    }
+    return sum_whole(sum);
 }
 
 template <typename Format>
 inline void quantize_row(const float* x, int64_t num_groups, float* row) {
     using Number = typename Format::Activation;
-    constexpr int64_t kGroup = Format::kGroup;
-    constexpr float kLimit = static_cast<float>(Format::kLimit);
     Number* numbers = const_cast<Number*>(numbers_of<Format>(row, num_groups));
-    for (int64_t g = 0; g < num_groups; ++g, x += kGroup, numbers += kGroup) {
-        const float scale = group_scale<kGroup>(x, kLimit);
-        int32_t sum = 0;
-        if (scale > 0.0f) {
-            for (int64_t i = 0; i < kGroup; ++i) {
-                float steps = x[i] / scale;
-                steps = steps < -kLimit ? -kLimit : steps > kLimit ? kLimit : steps;  // a scale near zero is coarse
-                const int32_t whole = static_cast<int32_t>((steps + 12582912.0f) - 12582912.0f);  // 1.5 * 2^23 rounds
-                numbers[i] = static_cast<Number>(whole);
-                sum += whole;
-            }
-        } else {
-            std::memset(numbers, 0, kGroup * sizeof(Number));
-        }
-        row[g] = scale;
-        row[num_groups + g] = Format::kHasMinima ? scale * static_cast<float>(sum) : 8.0f * static_cast<float>(sum);
+    for (int64_t g = 0; g < num_groups; ++g, x += Format::kGroup, numbers += Format::kGroup) {
+        row[g] = group_scale(x, Format::kGroup, static_cast<float>(Format::kLimit));
+        const float sum = quantize_group<Format>(x, row[g], numbers);
+        row[num_groups + g] = Format::kHasMinima ? row[g] * sum : 8.0f * sum;
     }
 }
 

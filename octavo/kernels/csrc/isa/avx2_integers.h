@@ -73,4 +73,38 @@ inline void add_products(PairSums& sums, Pairs w, const int16_t* x) {
 
 inline F16 to_float(PairSums sums) { return {_mm256_cvtepi32_ps(sums.lo), _mm256_cvtepi32_ps(sums.hi)}; }
 
+// The bits of the greatest magnitude of `count` (a multiple of 8) numbers: magnitudes order as their bits do, infinity
+// and NaN above all.
+inline int32_t greatest_magnitude(const float* x, int64_t count) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i greatest = _mm256_setzero_si256();
+    for (int64_t i = 0; i < count; i += 8) {
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+        greatest = _mm256_max_epi32(greatest, _mm256_and_si256(bits, magnitude));
+    }
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(greatest), _mm256_extracti128_si256(greatest, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    return _mm_cvtsi128_si32(four);
+}
+
+// Whole numbers in fp32 to integers.
+inline void store_whole(int16_t* p, F16 a) {
+    const __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(pairs, 0xd8));
+}
+inline void store_whole(int8_t* p, F16 a) {
+    const __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    const __m256i ordered = _mm256_permute4x64_epi64(pairs, 0xd8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+// Their sum, exact in any order.
+inline float sum_whole(F16 a) {
+    const __m256 eight = _mm256_add_ps(a.lo, a.hi);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
 }  // namespace

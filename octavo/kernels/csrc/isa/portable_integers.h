@@ -65,4 +65,32 @@ inline F16 to_float(const PairSums& sums) {
     return load(lanes);
 }
 
+// The bits of the greatest magnitude of `count` numbers: magnitudes order as their bits do, infinity and NaN above all.
+inline int32_t greatest_magnitude(const float* x, int64_t count) {
+    int32_t greatest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        int32_t bits;
+        std::memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        greatest = bits > greatest ? bits : greatest;
+    }
+    return greatest;
+}
+
+// Whole numbers in fp32 to integers.
+template <typename Number>
+inline void store_whole(Number* p, F16 a) {
+    alignas(64) float lanes[16];
+    store(lanes, a);
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<Number>(lanes[i]);
+}
+// Their sum, exact in any order.
+inline float sum_whole(F16 a) {
+    alignas(64) float lanes[16];
+    store(lanes, a);
+    float sum = 0.0f;
+    for (int i = 0; i < 16; ++i) sum += lanes[i];
+    return sum;
+}
+
 }  // namespace
