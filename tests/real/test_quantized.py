@@ -23,7 +23,7 @@ from tests.support.forward import prompt_logits
 
 SETTINGS: dict[str, Any] = {"max_model_len": 112, "max_num_seqs": 8, "swap_space": 0}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def text_ids(path: Path, count: int) -> list[int]:
