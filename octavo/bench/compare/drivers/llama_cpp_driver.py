@@ -22,9 +22,10 @@ class Engine:
 
     def run(self, prompts: list[list[int]], output_len: int) -> list[int]:
         context = len(prompts) * -(-(len(prompts[0]) + output_len) // 256) * 256
-        shape = {"-npp": len(prompts[0]), "-ntg": output_len - 1, "-npl": len(prompts), "-c": context}
+        num_steps = max(1, output_len - 1)  # the prompt's last row draws the first token, in the others
+        shape = {"-npp": len(prompts[0]), "-ntg": num_steps, "-npl": len(prompts), "-c": context}
         flags = [str(word) for pair in shape.items() for word in pair]
         done = subprocess.run([*self._command, *flags], stdout=subprocess.PIPE, text=True, check=True)
         (figures,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
-        self.seconds = figures["t"]
-        return [figures["tg"] + 1] * figures["pl"]  # the prompt's last row draws one, in the others
+        self.seconds = figures["t"] if output_len > 1 else figures["t_pp"]
+        return [output_len] * figures["pl"]
