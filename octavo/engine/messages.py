@@ -57,9 +57,9 @@ class OutputDelta:
     stop_reason: int | str | None = None
     num_cached_tokens: int = 0
     cumulative_logprob: float | None = None
-    pin_report: PinReport | None = None
     error: str | None = None
     invalid_param: str | None = None
+    pin_report: PinReport | None = None
 
 
 @dataclass(slots=True)

@@ -1,18 +1,21 @@
 """What crosses between the processes, and how it is merged when nobody reads."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.core.pin_types import PinInfo, PinReport, PinWish
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingLimits, SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.coalesce import Outbox
 from octavo.engine.codec import Add, News, Ready, decode_command, decode_event, encode, read_request
 from octavo.engine.interface import EngineLimits
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList, RequestTimes
 from octavo.engine.stats_log import StatsLog, format_stats
 
 
@@ -34,16 +37,20 @@ from octavo.engine.stats_log import StatsLog, format_stats
 )
 def test_requests_cross_unchanged(params: dict[str, Any]) -> None:
     request = EngineRequest("id", [1, 2, 3], SamplingParams(**params), 12.5, True, -4, "salt")
-    command = decode_command(encode(Add(request)))
-    assert isinstance(command, Add)
-    assert read_request(command) == request
+    kept = replace(request, pins=(PinWish(3, 1.5, 80, is_required=False),), retention=Retention(90, 2.5))
+    for sent in (request, kept):
+        command = decode_command(encode(Add(sent)))
+        assert isinstance(command, Add)
+        assert read_request(command) == sent
 
 
 def test_outputs_cross_unchanged() -> None:
     entry = TokenLogprobs(5, -math.inf, 9, ((1, -0.5), (2, -math.inf)))
-    delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, -0.5, "why", "")
+    report = PinReport([PinInfo("pin-0", 32, 2, 5.5, 80, "salt")], ["why not"])
+    delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, -0.5, "why", "", report)
     times = RequestTimes("r", 0, 1.0, None, 2.0, 3.0, 4, 5, "stop")
     outputs = EngineOutputs([delta], EngineStats(num_running=1, rejected={"a": 1}), [times], [0.1], [0.2], 7)
+    outputs.pin_lists = [PinList(1, report.pins, was_found=True)]
     assert decode_event(encode(News(outputs, [7]))) == News(outputs, [7])
     ready = Ready(EngineLimits(1, 2, 3, 4))
     assert decode_event(encode(ready)) == ready
