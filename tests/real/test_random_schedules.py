@@ -22,17 +22,21 @@ NUM_ALWAYS = 3
 
 
 class Adversary(Driver):
-    """Before every step it shuffles the free blocks and, now and then, takes the blocks of a running request."""
+    """Before every step it shuffles the free blocks and, once early and then now and then, takes the blocks of a
+    running request."""
 
     def __init__(self, model: Path, random: Random, **settings: Any) -> None:
         super().__init__(model, **settings)
         self._random = random
+        self._num_spared = random.randint(0, 2)  # an answer of four tokens gives three chances
 
     def step(self) -> list[OutputDelta]:
         scheduler = self.engine._scheduler
         self._random.shuffle(scheduler.kv.pool._free)
         idle = [request for request in scheduler.running if not request.num_in_flight]
-        if idle and self._random.random() < 0.15:
+        if idle:
+            self._num_spared -= 1
+        if idle and (self._num_spared == -1 or self._random.random() < 0.15):
             scheduler.population.preempt(self._random.choice(idle))
         return super().step()
 
