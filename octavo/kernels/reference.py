@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
-from octavo.kernels.quantized import QuantizedWeight, Weight, quantized_parts
+from octavo.kernels.quantized import QuantizedWeight, Weight, quantize_activations, quantized_parts
 from octavo.kernels.reference_quantized import ReferencePart, part_times_row, reference_part
 
 
@@ -166,15 +166,10 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each head of ``x`` [R, G, D] as whole numbers int8 [R, G, D] in -127 .. 127 and a scale fp32 [R, G].
-
-    Symmetric: the scale is the greatest magnitude / 127, rounding is half to even. A head of zeros has scale 0; one
-    that holds NaN or infinity has scale NaN, so that whatever reads it is NaN.
-    """
-    greatest = x.abs().amax(dim=-1, keepdim=True)
-    scale = torch.where(greatest.isfinite(), greatest / 127, torch.nan)
-    steps = torch.where(scale > 0, x / scale, 0.0).round()
-    return steps.clamp(-127, 127).to(torch.int8), scale.squeeze(-1)  # a scale near zero is coarse itself: clamp
+    """Each head of ``x`` [R, G, D] as whole numbers int8 [R, G, D] in -127 .. 127 and a scale fp32 [R, G], by the rule
+    of ``quantize_activations``: a head is a group."""
+    numbers, scales = quantize_activations(x.flatten(1), x.shape[-1], 127)
+    return numbers.to(torch.int8), scales
 
 
 def _gather(kv: KVLayer, table: Tensor, position: int, window: int | None) -> tuple[Tensor, Tensor]:

@@ -108,18 +108,12 @@ inline void linear_quantized(const QuantizedLinearArgs& a, int64_t task) {
 
 // Rows of a quantised embedding table, in fp32.
 inline void gather_quantized(const QuantizedGatherArgs& a, int64_t task) {
-    const int64_t end = smaller((task + 1) * a.rows_per_task, a.count);
-    for (int64_t i = task * a.rows_per_task; i < end; ++i) {
-        const int64_t index = a.indices[i];
-        if (index < 0 || index >= a.table_rows) {
-            a.bad_index->store(true, std::memory_order_relaxed);
-            continue;
-        }
-        with_format(a.format, [&](auto format) {
-            using Format = decltype(format);
-            const int64_t num_groups = a.width / Format::kGroup, lane = index % kLanes;
+    with_format(a.format, [&](auto format) {
+        using Format = decltype(format);
+        const int64_t num_groups = a.width / Format::kGroup;
+        gather_each(a, task, [&](int64_t index, float* to) {
+            const int64_t lane = index % kLanes;
             const uint8_t* block = a.packed + index / kLanes * num_groups * kBlockBytes<Format>;
-            float* to = a.out + i * a.width;
             for (int64_t g = 0; g < num_groups; ++g, block += kBlockBytes<Format>, to += Format::kGroup) {
                 alignas(64) float scales[kLanes], minima[kLanes] = {};
                 store(scales, load(scales_of<Format>(block)));
@@ -128,7 +122,7 @@ inline void gather_quantized(const QuantizedGatherArgs& a, int64_t task) {
                     to[k] = (scales[lane] * Format::number(block, lane, k) + minima[lane]) * a.scale;
             }
         });
-    }
+    });
 }
 
 }  // namespace

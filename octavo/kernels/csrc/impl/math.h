@@ -19,6 +19,20 @@ inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Calls read_row(index, to) for each index of the task that the table has.
+template <typename Args, typename ReadRow>
+inline void gather_each(const Args& a, int64_t task, ReadRow read_row) {
+    const int64_t end = smaller((task + 1) * a.rows_per_task, a.count);
+    for (int64_t i = task * a.rows_per_task; i < end; ++i) {
+        const int64_t index = a.indices[i];
+        if (index < 0 || index >= a.table_rows) {
+            a.bad_index->store(true, std::memory_order_relaxed);
+            continue;
+        }
+        read_row(index, a.out + i * a.width);
+    }
+}
+
 // The first `count` lanes from memory, zeros after them; nothing past them is read.
 template <typename T>
 inline F16 load_first(const T* p, int64_t count) {

@@ -4,17 +4,10 @@
 namespace {
 
 inline void gather_rows(const GatherArgs& a, int64_t task) {
-    const int64_t end = smaller((task + 1) * a.rows_per_task, a.count);
-    for (int64_t i = task * a.rows_per_task; i < end; ++i) {
-        const int64_t index = a.indices[i];
-        if (index < 0 || index >= a.table_rows) {
-            a.bad_index->store(true, std::memory_order_relaxed);
-            continue;
-        }
+    gather_each(a, task, [&](int64_t index, float* to) {
         const float* from = a.table + index * a.width;
-        float* to = a.out + i * a.width;
         for (int64_t j = 0; j < a.width; ++j) to[j] = from[j] * a.scale;
-    }
+    });
 }
 
 inline void rms_norm(const float* x, const float* weight, float* out, int64_t width, float eps) {
