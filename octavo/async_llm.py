@@ -5,7 +5,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Literal, Self, TypeVar
 
 from octavo.core.errors import InvalidRequestError
@@ -175,5 +174,11 @@ def _request(
     given: Any = params
     if given is not None and not isinstance(given, SamplingParams):
         raise InvalidRequestError(f"params must be SamplingParams, got {given!r:.80}", "params")
-    request = EngineRequest(uuid.uuid4().hex, token_ids, params or SamplingParams(), time.time(), cache_salt=cache_salt)
-    return replace(request, num_open_tokens=num_open_tokens)
+    return EngineRequest(
+        uuid.uuid4().hex,
+        token_ids,
+        params or SamplingParams(),
+        time.time(),
+        cache_salt=cache_salt,
+        num_open_tokens=num_open_tokens,
+    )

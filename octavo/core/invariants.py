@@ -94,7 +94,7 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
         _check_counts(request, scheduler.kv.config.block_size)
     orders = [request.order for request in scheduler.running]
     _require(orders == sorted(orders), "running requests are not in order of age")
-    num_free_of_pins = scheduler.kv.config.num_blocks - scheduler.kv.keeping.pins.num_claimed
+    num_free_of_pins = scheduler.kv.keeping.pins.num_unclaimed
     _require(scheduler.most_blocks_needed <= num_free_of_pins, f"pins leave {num_free_of_pins} blocks: too few")
     check_cache(scheduler.kv, tables, swapped)
 

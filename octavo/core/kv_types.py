@@ -28,7 +28,11 @@ class CacheConfig:
     @property
     def num_token_slots(self) -> int:
         """Tokens of one sequence that the whole pool could hold."""
-        return self.num_blocks // self.num_groups * self.block_size
+        return self.num_tokens_in(self.num_blocks)
+
+    def num_tokens_in(self, num_blocks: int) -> int:
+        """Tokens of one sequence that so many blocks could hold."""
+        return num_blocks // self.num_groups * self.block_size
 
     @property
     def max_pinned_blocks(self) -> int:

@@ -1,9 +1,14 @@
 """Pins as those outside the core see them: what is asked for, what there is, what became of it."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.retention import check_priority, check_seconds
+
+PinRefusal = Literal["quota", "requests", "short", "lost"]
+"""Why a pin could not be had: the quota, open requests, less than a block, gone from the cache before it was pinned."""
+PIN_REFUSALS: tuple[PinRefusal, ...] = get_args(PinRefusal)
 
 
 @dataclass(frozen=True, slots=True)

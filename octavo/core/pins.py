@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from octavo.core.errors import InvalidRequestError
-from octavo.core.pin_types import PinInfo, PinReport, PinWish
+from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
 from octavo.core.pool import BlockPool
 from octavo.core.retention import Retention
 
@@ -59,7 +59,7 @@ class Pins:
         self, pool: BlockPool, block_size: int, max_blocks: int, prefix_names: PrefixNames, retain: Retain
     ) -> None:
         self.max_blocks = max_blocks
-        self.refusals: Counter[str] = Counter()
+        self.refusals: Counter[PinRefusal] = Counter()
         """By reason."""
         self._pool = pool
         self._block_size = block_size
@@ -80,6 +80,11 @@ class Pins:
     def num_claimed(self) -> int:
         """Blocks that are pinned or set aside for pins that have been granted."""
         return len(self._claims)
+
+    @property
+    def num_unclaimed(self) -> int:
+        """Blocks of the pool that requests can count on."""
+        return self._pool.num_blocks - self.num_claimed
 
     @property
     def next_end(self) -> float:
@@ -113,11 +118,12 @@ class Pins:
         for wish in sorted(wishes, key=lambda wish: wish.num_tokens):
             head = list(hashes[: wish.num_tokens // self._block_size])
             names = self._prefix_names(head)
-            reason, refusal = self._objection(wish, names, num_needed)
-            if not reason:
+            objection = self._objection(wish, names, num_needed)
+            if objection is None:
                 claim.pending.append(_Wanted(wish, head, names))
                 self._claims.update(chain.from_iterable(names))
                 continue
+            reason, refusal = objection
             self.refusals[reason] += 1
             claim.report.refusals.append(refusal)
             if wish.is_required:
@@ -131,8 +137,10 @@ class Pins:
             self._unclaim(wanted.names)
         claim.pending.clear()
 
-    def _objection(self, wish: PinWish, names: Sequence[Sequence[bytes]], num_needed: int) -> tuple[str, str]:
-        """Why this cannot be, as a word for the metrics and as a sentence; empty if it can."""
+    def _objection(
+        self, wish: PinWish, names: Sequence[Sequence[bytes]], num_needed: int
+    ) -> tuple[PinRefusal, str] | None:
+        """Why this cannot be, as a word for the metrics and as a sentence; None if it can."""
         size = self._block_size
         if wish.num_tokens < size:
             return "short", f"a pin keeps whole blocks of {size} tokens, but this prefix has {wish.num_tokens}"
@@ -149,7 +157,7 @@ class Pins:
                 f"{needs} beside the {self.num_claimed} that pins hold, but an open request may need {num_needed} of "
                 f"the pool's {self._pool.num_blocks}; try again when it has ended, or send less max_tokens"
             )
-        return "", ""
+        return None
 
     # The landing
 

@@ -77,9 +77,7 @@ class Scheduler:
     @property
     def max_tokens_per_sequence(self) -> int:
         """The longest prompt plus output that can ever run: the context's limit or what the pool holds beside pins."""
-        cache = self.kv.config
-        num_blocks = cache.num_blocks - self.kv.keeping.pins.num_claimed
-        return min(self.config.max_model_len, num_blocks // cache.num_groups * cache.block_size)
+        return min(self.config.max_model_len, self.kv.config.num_tokens_in(self.kv.keeping.pins.num_unclaimed))
 
     @property
     def most_blocks_needed(self) -> int:
@@ -122,7 +120,7 @@ class Scheduler:
                 "beam_width",
             )
         num_blocks = beam_width * self.kv.num_blocks_for(num_prompt_tokens + max_tokens)
-        num_there = self.kv.config.num_blocks - self.kv.keeping.pins.num_claimed
+        num_there = self.kv.keeping.pins.num_unclaimed
         if num_blocks > num_there:
             raise InvalidRequestError(
                 f"{beam_width} beams of {num_prompt_tokens + max_tokens} tokens need {num_blocks} blocks, but the KV "

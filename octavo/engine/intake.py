@@ -117,9 +117,9 @@ class Intake:
 
     def _max_tokens_per_beam(self, beam_width: int) -> int:
         """The longest prompt plus output that so many beams can have at once, should they come to share nothing."""
-        cache, pins = self._scheduler.kv.config, self._scheduler.kv.keeping.pins
-        num_blocks = (cache.num_blocks - pins.num_claimed) // (cache.num_groups * beam_width)
-        return min(self._scheduler.max_tokens_per_sequence, num_blocks * cache.block_size)
+        kv = self._scheduler.kv
+        num_tokens = kv.config.num_tokens_in(kv.keeping.pins.num_unclaimed // beam_width)
+        return min(self._scheduler.max_tokens_per_sequence, num_tokens)
 
     def _max_tokens(self, request: EngineRequest, wanted: int | None, max_total: int) -> int:
         """The client's number, ``wanted``, as it is; a default is shortened to the room left of the ``max_total``

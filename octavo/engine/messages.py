@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from octavo.core.beam_search import BeamSearchParams
-from octavo.core.pin_types import PinInfo, PinReport, PinWish
+from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
@@ -114,7 +114,7 @@ class EngineStats:
     aborted: int = 0
     failed: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
-    pins_refused: dict[str, int] = field(default_factory=dict)
+    pins_refused: dict[PinRefusal, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

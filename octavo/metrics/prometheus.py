@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from octavo.core.pin_types import PIN_REFUSALS
 from octavo.engine.messages import EngineOutputs, EngineStats, RequestTimes
 
 TTFT_BUCKETS = (
@@ -29,7 +30,6 @@ LATENCY_BUCKETS = (
 LENGTH_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 ITERATION_BUCKETS = tuple(float(2**power) for power in range(15))
 
-PIN_REFUSALS = ("quota", "requests", "short", "lost")
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 
 
@@ -151,7 +151,7 @@ class _SnapshotCollector(Collector):
 
     def _pins(self, stats: EngineStats) -> Iterator[Metric]:
         """Prefixes that are kept whatever else needs their blocks."""
-        refused = Counter(dict.fromkeys(PIN_REFUSALS, 0) | stats.pins_refused)
+        refused = Counter[str]({reason: stats.pins_refused.get(reason, 0) for reason in PIN_REFUSALS})
         yield self._gauge("octavo:pins", "Pins that have not ended.", stats.num_pins)
         yield self._gauge("octavo:pin_quota_blocks", "KV blocks that pins may hold.", stats.max_pinned_blocks)
         yield self._labelled("octavo:pins_refused", "Pins that could not be had.", "reason", refused)
