@@ -90,25 +90,37 @@ def attention(ops: CpuOps, dtype: torch.dtype, num_sequences: int, context: int)
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def parse_arguments(doc: str | None) -> tuple[CpuOps, Path | None]:
+    """The kernels, with the threads that the command line asks for, which are told; and where figures are to go.
+    ``doc``: of the benchmark."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--threads", type=int, help="threads of the native pool (default: as Octavo chooses)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures for machines")
     arguments = parser.parse_args()
     ops = CpuOps()
     if arguments.threads:
         ops.set_num_threads(arguments.threads)
+    print(f"instruction set {ops.isa}, {ops.num_threads} threads")
+    return ops, arguments.json
+
+
+def write_report(path: Path | None, ops: CpuOps, figures: list[Figures]) -> None:
+    """The same figures for machines, if they are wanted."""
+    if path is not None:
+        report = {"isa": ops.isa, "threads": ops.num_threads, "figures": figures}
+        path.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def main() -> None:
+    ops, json_path = parse_arguments(__doc__)
     figures = [row for shape in SHAPES for row in linear(ops, *shape)]
     figures += [attention(ops, dtype, *case) for case in CONTEXTS for dtype in (torch.float32, torch.int8)]
-    print(f"instruction set {ops.isa}, {ops.num_threads} threads")
     print(f"{'operation':32}{'rows':>6}{'us':>11}{'GFLOPS':>9}{'GB/s':>8}")
     for row in figures:
         print(
             f"{row['operation']:32}{row['rows']:6}{row['microseconds']:11.1f}{row['gflops']:9.1f}{row['gb_per_s']:8.1f}"
         )
-    if arguments.json:
-        report = {"isa": ops.isa, "threads": ops.num_threads, "figures": figures}
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(json_path, ops, figures)
 
 
 if __name__ == "__main__":

@@ -3,33 +3,29 @@
     python -m bench.quantized [--threads N] [--json FILE]
 
 Weights are larger than the last-level cache and used in turn, so that one row measures memory. The ceilings (reading
-memory, products of whole numbers in registers) are measured in the same run, by ceilings.cpp with as many threads; the
-best of several passes counts. Needs g++ and AVX2.
+memory, products of whole numbers in registers) are measured in the same run, with as many threads; the best of several
+passes counts. Needs g++ and AVX2.
 """
 
-import argparse
 import ctypes
-import json
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from bench.kernels import best_seconds
+from bench.kernels import Figures, best_seconds, parse_arguments, write_report
+from octavo.bench.ceilings import measure_ceilings, rate
 from octavo.kernels.cpu import CpuOps
 from octavo.kernels.quantized import INT4_MINIMA, INT8, QuantizedFormat, QuantizedWeight
-
-Figures = dict[str, str | int | float]
 
 SHAPES = [(3072, 576), (576, 1536), (16384, 576)]  # [out, in], those of SmolLM2-135M; a third of its head
 ROWS = [1, 2, 4, 8, 32, 128, 512]
 MEMORY_BYTES = 80e6
 ROUNDS = 2_000_000
+PASSES = 8
 
 
 def random_weight(weight_format: QuantizedFormat, out_features: int, in_features: int) -> QuantizedWeight:
@@ -50,27 +46,14 @@ class Ceilings:
             source = Path(__file__).with_name("ceilings.cpp")
             subprocess.run(["g++", "-O3", "-mavx2", "-shared", "-fPIC", source, "-o", library], check=True)
             native = ctypes.CDLL(str(library))
-        memory = torch.randint(0, 256, (int(MEMORY_BYTES) * threads // 128 * 128,), dtype=torch.uint8)
-        share = memory.numel() // threads // 128 * 128
-        native.read_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        reads = [partial(native.read_memory, memory.data_ptr() + i * share, share, 1) for i in range(threads)]
-        self.bytes_per_s = threads * share / _together(reads)
-        self.products_per_s = {
-            bits: threads * ROUNDS * products / _together([partial(function, ctypes.c_int64(ROUNDS))] * threads)
-            for bits, function, products in ((4, native.multiply_4bit, 8 * 32), (8, native.multiply_8bit, 8 * 16))
-        }
+        self.bytes_per_s = measure_ceilings(threads).read_bytes_per_second
+        self.products_per_s = {bits: _products(getattr(native, f"multiply_{bits}bit"), threads) for bits in (4, 8)}
 
 
-def _together(calls: Sequence[Callable[[], object]]) -> float:
-    """Seconds until all calls, a thread each, have ended; the best of several passes."""
-    seconds = []
-    with ThreadPoolExecutor(len(calls)) as pool:
-        for _ in range(8):
-            start = time.perf_counter()
-            for future in [pool.submit(call) for call in calls]:
-                future.result()
-            seconds.append(time.perf_counter() - start)
-    return min(seconds)
+def _products(function: Callable[[int], int], threads: int) -> float:
+    """Products a second; the best of several passes."""
+    function.argtypes, function.restype = [ctypes.c_int64], ctypes.c_int64
+    return max(rate([partial(function, ROUNDS)] * threads) for _ in range(PASSES))
 
 
 def measure(ops: CpuOps, weight_format: QuantizedFormat, shape: tuple[int, int], ceilings: Ceilings) -> list[Figures]:
@@ -100,15 +83,8 @@ def measure(ops: CpuOps, weight_format: QuantizedFormat, shape: tuple[int, int],
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, help="threads of the native pool (default: as Octavo chooses)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the same figures for machines")
-    arguments = parser.parse_args()
-    ops = CpuOps()
-    if arguments.threads:
-        ops.set_num_threads(arguments.threads)
+    ops, json_path = parse_arguments(__doc__)
     ceilings = Ceilings(ops.num_threads)
-    print(f"instruction set {ops.isa}, {ops.num_threads} threads")
     print(f"ceilings: {ceilings.bytes_per_s / 1e9:.1f} GB/s; products a second, 10^9:", end="")
     print("".join(f" {value / 1e9:.0f} ({bits}-bit weights)" for bits, value in ceilings.products_per_s.items()))
     print(f"{'linear':36}{'rows':>5}{'us':>9}{'GB/s':>7}{'of it':>7}{'10^9/s':>8}{'of it':>7}")
@@ -121,9 +97,7 @@ def main() -> None:
                     f"{row['linear']:36}{row['rows']:5}{row['microseconds']:9.1f}{row['gb_per_s']:7.1f}"
                     f"{row['of_memory']:7.0%}{row['g_products_per_s']:8.1f}{row['of_products']:7.0%}"
                 )
-    if arguments.json:
-        report = {"isa": ops.isa, "threads": ops.num_threads, "figures": figures}
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(json_path, ops, figures)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def measure_ceilings(num_threads: int) -> Ceilings:
     size = READ_BYTES // 8 // num_threads * 8
     reads = [partial(_read, library, piece, size) for piece in pieces]
     return Ceilings(
-        read_bytes_per_second=max(_rate(reads) for _ in range(2)),
+        read_bytes_per_second=max(rate(reads) for _ in range(2)),
         float_operations_per_second=_arithmetic(library.octavo_ceiling_fma, ctypes.c_float, num_threads),
         byte_operations_per_second=_arithmetic(library.octavo_ceiling_dot, ctypes.c_int64, num_threads),
     )
@@ -66,10 +66,10 @@ def _arithmetic(loop: Callable[..., int], result: type, num_threads: int) -> flo
     start = time.perf_counter()
     run(_TRIAL_ROUNDS)
     rounds = max(1, int(_TRIAL_ROUNDS * SECONDS / (time.perf_counter() - start)))
-    return _rate([partial(run, rounds)] * num_threads)
+    return rate([partial(run, rounds)] * num_threads)
 
 
-def _rate(loops: Sequence[Callable[[], int]]) -> float:
+def rate(loops: Sequence[Callable[[], int]]) -> float:
     """What ``loops`` count a second, all at once, a thread each (ctypes lets go of the interpreter)."""
     with ThreadPoolExecutor(len(loops)) as pool:
         start = time.perf_counter()
