@@ -19,6 +19,7 @@ from octavo.core.sampling_params import SEED_LIMIT
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.timing import Timed, untimed
 from octavo.engine.engine import Engine, EngineParts
 from octavo.engine_args import EngineArgs
 from octavo.kernels import select_ops
@@ -54,8 +55,10 @@ def build_tokenizer(args: EngineArgs) -> Tokenizer:
     return load_tokenizer(resolve_model(args.model), args.chat_template)
 
 
-def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine:
+def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Timed = untimed) -> Engine:
     """Load the model and put an engine together. Takes seconds; the KV pool's size is logged.
+
+    ``timed``: see core/timing.py.
 
     Raises:
         ConfigurationError: settings or files that cannot work, in one sentence.
@@ -88,6 +91,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
         batch=InputBatch(len(groups), cache.block_size, -(-config.max_position // cache.block_size)),
         sampler=Sampler(config.vocab_size, tokenizer.vocab_size),
         bad_words=_bad_word_encoder(tokenizer),
+        timed=timed,
     )
     _log_pool(scheduler, args, _block_bytes(args, config, groups))
     return Engine(
@@ -100,6 +104,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None) -> Engine
             clock=time.time,
             draw_seed=_seed_source(args.seed),
             block_bytes=_block_bytes(args, config, groups),
+            timed=timed,
         )
     )
 

@@ -2,12 +2,11 @@
 
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -16,6 +15,7 @@ from octavo.bench.stopwatch import Stopwatch
 from octavo.cli.options import engine_options, model_option
 from octavo.cli.table import json_option
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.timing import untimed
 from octavo.engine.interface import EngineLoop
 from octavo.engine.messages import EngineRequest
 
@@ -32,8 +32,9 @@ COLUMNS = {
     "prompt_tokens_per_second": "prompt tokens/s",
     "output_tokens_per_second": "new tokens/s",
 }
-PARTS = ("plan", "inputs", "model", "sample", "reply")
-BREAKDOWN_COLUMNS = {f"{part}_milliseconds": f"{part} ms" for part in PARTS}
+PARTS = ("plan", "inputs", "native", "sample", "detokenize")
+"""What the engine and the runner tell apart; ``rest`` is what remains, ``python`` everything but ``native``."""
+BREAKDOWN_COLUMNS = {f"{part}_milliseconds": f"{part} ms" for part in (*PARTS, "rest", "python")}
 DEFAULT_SHAPE = {"batch_size": 8, "input_len": 32, "output_len": 128}
 
 
@@ -57,17 +58,25 @@ GRID = (Batch(1, 32, 128), Batch(8, 32, 128), Batch(32, 32, 128), Batch(1, 512, 
 """One stream, few, many, and a long prompt alone."""
 
 
+class StepTime(NamedTuple):
+    """Seconds of one step; ``parts``: of it in each of ``PARTS``, if a stopwatch runs."""
+
+    seconds: float
+    parts: Mapping[str, float]
+
+
 @dataclass(slots=True)
 class Timing:
-    """One run of a batch, in seconds. ``steps``: those after the first tokens, in which every sequence drew one."""
+    """One run of a batch, in seconds. ``prompt_steps``: those until every sequence has its first token; ``steps``:
+    those after that, in which every sequence drew one."""
 
     first_token: float
     total: float
-    steps: list[float] = field(default_factory=list)
-    num_steps: int = 0
+    prompt_steps: list[StepTime] = field(default_factory=list)
+    steps: list[StepTime] = field(default_factory=list)
 
 
-def time_batch(engine: EngineLoop, batch: Batch, source: random.Random) -> Timing:
+def time_batch(engine: EngineLoop, batch: Batch, source: random.Random, watch: Stopwatch | None = None) -> Timing:
     """Runs ``batch`` to its end. ``first_token`` is when the last of its sequences has drawn its first token."""
     requests = list(batch.requests(engine.limits.vocab_size, source))
     timing = Timing(0.0, 0.0)
@@ -79,9 +88,8 @@ def time_batch(engine: EngineLoop, batch: Batch, source: random.Random) -> Timin
         step_start = time.perf_counter()
         news = engine.step()
         end = time.perf_counter()
-        timing.num_steps += 1
-        if num_begun == batch.batch_size:
-            timing.steps.append(end - step_start)
+        step = StepTime(end - step_start, watch.take() if watch else {})
+        (timing.steps if num_begun == batch.batch_size else timing.prompt_steps).append(step)
         num_begun += len(news.first_token_seconds)
         if news.first_token_seconds:
             timing.first_token = end - start
@@ -92,53 +100,31 @@ def time_batch(engine: EngineLoop, batch: Batch, source: random.Random) -> Timin
 def measure(
     engine: EngineLoop, batch: Batch, num_iters: int, source: random.Random, watch: Stopwatch | None = None
 ) -> dict[str, float | None]:
-    """The row of one batch: means over ``num_iters`` runs, the median of all steps, and, with ``watch``, the mean
-    milliseconds a step of each of ``PARTS``."""
-    with nullcontext() if watch is None else watch.watch(_watched_methods()):
-        timings = [time_batch(engine, batch, source) for _ in range(num_iters)]
+    """The row of one batch: means over ``num_iters`` runs, the median of all steps, and, with the ``watch`` that
+    ``engine`` was built with, what they spend where."""
+    timings = [time_batch(engine, batch, source, watch) for _ in range(num_iters)]
     first_token, total = fmean(timing.first_token for timing in timings), fmean(timing.total for timing in timings)
-    steps = [seconds for timing in timings for seconds in timing.steps]
+    steps = [step for timing in timings for step in timing.steps]
     row: dict[str, float | None] = {
         **asdict(batch),
         "first_token_milliseconds": 1e3 * first_token,
-        "milliseconds_per_step": 1e3 * median(steps) if steps else None,
+        "milliseconds_per_step": 1e3 * median(step.seconds for step in steps) if steps else None,
         "seconds": total,
         "prompt_tokens_per_second": batch.batch_size * batch.input_len / first_token,
         "output_tokens_per_second": batch.batch_size * batch.output_len / total,
     }
     if watch is not None:
-        row |= breakdown(watch, sum(timing.num_steps for timing in timings))
+        row |= breakdown(steps or [step for timing in timings for step in timing.prompt_steps])
     return row
 
 
-def _watched_methods() -> Sequence[tuple[str, type, str]]:
-    from octavo.core.scheduler import Scheduler
-    from octavo.engine.engine import Engine
-    from octavo.runner.input_batch import InputBatch
-    from octavo.runner.model_runner import ModelRunner
-    from octavo.runner.sampler import Sampler
-
-    return (
-        ("step", Engine, "step"),
-        ("plan", Scheduler, "schedule"),
-        ("submit", ModelRunner, "submit"),
-        *(("inputs", InputBatch, method) for method in ("add", "write_tables", "token_ids", "layouts", "release")),
-        ("sample", Sampler, "sample"),
-    )
-
-
-def breakdown(watch: Stopwatch, num_steps: int) -> dict[str, float | None]:
-    """Mean milliseconds a step. ``model``: the forward pass, and all else of the runner but inputs and sampler;
-    ``reply``: all else of the engine's step (landing, stop strings, detokenising, deltas)."""
-    seconds = watch.seconds
-    parts = {
-        "plan": seconds["plan"],
-        "inputs": seconds["inputs"],
-        "model": seconds["submit"] - seconds["inputs"] - seconds["sample"],
-        "sample": seconds["sample"],
-        "reply": seconds["step"] - seconds["plan"] - seconds["submit"],
-    }
-    return {f"{part}_milliseconds": 1e3 * parts[part] / num_steps for part in PARTS}
+def breakdown(steps: Sequence[StepTime]) -> dict[str, float | None]:
+    """Median milliseconds of each part of these steps. ``rest``: landing, deltas, statistics and all else that no part
+    claims. Medians do not add up exactly."""
+    parts = {part: [step.parts.get(part, 0.0) for step in steps] for part in PARTS}
+    parts["rest"] = [step.seconds - sum(step.parts.values()) for step in steps]
+    parts["python"] = [step.seconds - step.parts.get("native", 0.0) for step in steps]
+    return {f"{part}_milliseconds": 1e3 * median(seconds) for part, seconds in parts.items()}
 
 
 @click.command("latency")
@@ -164,9 +150,10 @@ def latency(
 
     given = {name: value for name, value in shape.items() if value is not None}
     batches = [Batch(**DEFAULT_SHAPE | given)] if given else list(GRID)
-    engine, source, rows = build_engine(engine_args), random.Random(0), []
+    watch = Stopwatch() if with_breakdown else None
+    engine, source, rows = build_engine(engine_args, timed=watch or untimed), random.Random(0), []
     for batch in batches:
         for _ in range(num_iters_warmup):
-            time_batch(engine, batch, source)
-        rows.append(measure(engine, batch, num_iters, source, Stopwatch() if with_breakdown else None))
+            time_batch(engine, batch, source, watch)
+        rows.append(measure(engine, batch, num_iters, source, watch))
     report("latency", rows, COLUMNS | (BREAKDOWN_COLUMNS if with_breakdown else {}), json_path)

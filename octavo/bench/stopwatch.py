@@ -1,41 +1,46 @@
-"""Where a step's time goes, seen from outside: public methods are wrapped while a measurement runs."""
+"""Where a step's time goes: a ``Timed`` (core/timing.py) that reads a clock."""
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any
-from unittest.mock import patch
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Stopwatch:
-    """Seconds spent inside methods, by name. A name's time includes that of watched methods called from within."""
+    """Seconds spent in each part since they were last taken. A moment counts for one part only: while a part is inside
+    another, the other one rests. ``clock``: seconds, since whenever. For one thread."""
 
-    def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._open: list[str] = []
+        self._since = 0.0
 
-    @contextmanager
-    def watch(self, methods: Sequence[tuple[str, type, str]]) -> Iterator[None]:
-        """Times each (name, class, method) inside the ``with`` block; after it the classes are as they were."""
-        patches = [patch.object(owner, method, self._timed(name, owner, method)) for name, owner, method in methods]
-        for each in patches:
-            each.start()
-        try:
-            yield
-        finally:
-            for each in patches:
-                each.stop()
-
-    def _timed(self, name: str, owner: type, method: str) -> Callable[..., Any]:
-        original = getattr(owner, method)
-
-        @wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
+    def __call__(self, part: str, function: Callable[P, R], /) -> Callable[P, R]:
+        @wraps(function)
+        def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+            self._pass()
+            self._open.append(part)
             try:
-                return original(*args, **kwargs)
+                return function(*args, **kwargs)
             finally:
-                self.seconds[name] += time.perf_counter() - start
+                self._pass()
+                self._open.pop()
 
         return timed
+
+    def take(self) -> Mapping[str, float]:
+        """What has been counted, by part; counting starts anew. Call it between two steps."""
+        taken, self._seconds = self._seconds, defaultdict(float)
+        return taken
+
+    def _pass(self) -> None:
+        """The time since the last call was that of the innermost part."""
+        now = self._clock()
+        if self._open:
+            self._seconds[self._open[-1]] += now - self._since
+        self._since = now

@@ -12,6 +12,7 @@ from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import StepOutcome
 from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
+from octavo.core.timing import Timed, untimed
 from octavo.engine.choice import Choice
 from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.intake import Intake
@@ -27,7 +28,7 @@ MIN_MEASURED_TOKENS = 64
 @dataclass(frozen=True, slots=True)
 class EngineParts:
     """What an engine is made of. ``clock``: seconds since the epoch (``time.time``); ``draw_seed``: see Intake;
-    ``block_bytes``: of keys and values, for the statistics."""
+    ``block_bytes``: of keys and values, for the statistics; ``timed``: told of the parts "plan" and "detokenize"."""
 
     scheduler: Scheduler
     runner: Runner
@@ -37,6 +38,7 @@ class EngineParts:
     clock: Callable[[], float]
     draw_seed: Callable[[], int]
     block_bytes: int
+    timed: Timed = untimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Engine:
 
     def __init__(self, parts: EngineParts) -> None:
         self._scheduler = parts.scheduler
+        self._schedule = parts.timed("plan", parts.scheduler.schedule)
+        self._stop_check = parts.timed("detokenize", self._check_stop)
         self._keeping = parts.scheduler.kv.keeping
         self._runner = parts.runner
         self._pieces = parts.pieces
@@ -106,7 +110,7 @@ class Engine:
         """Plan as far ahead as allowed, then wait for the oldest step and report what it brought."""
         self._keeping.tell_time(self._clock())
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
-            plan = self._scheduler.schedule()
+            plan = self._schedule()
             if plan is None:
                 break
             self._log_preemptions()
@@ -211,7 +215,7 @@ class Engine:
             self._recover(error)
             return
         self._measure(issued)
-        outcome = self._scheduler.update(result, self._check_stop)
+        outcome = self._scheduler.update(result, self._stop_check)
         self._collect(issued, result, outcome)
 
     def _measure(self, issued: _Issued) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.core.timing import Timed, untimed
 from octavo.kernels import native
 from octavo.kernels.cpu_quantized import CpuQuantizedLinear, CpuQuantizedPart, pack, quantized_row_floats
 from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
@@ -167,8 +168,10 @@ class CpuOps:
         self._library.octavo_argmax(x.data_ptr(), out.data_ptr(), *x.shape, count)
         return out
 
-    def record(self, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> CpuRecordedStep:
-        return CpuRecordedStep(self._library, step, kv, max_logit_rows)
+    def record(
+        self, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int, timed: Timed = untimed
+    ) -> CpuRecordedStep:
+        return CpuRecordedStep(self._library, step, kv, max_logit_rows, timed)
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         # By numpy: torch would hand each of these small copies to its threads, which takes far longer than the copy.

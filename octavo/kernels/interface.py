@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from octavo.core.timing import Timed, untimed
 from octavo.kernels.quantized import Weight
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -170,12 +171,14 @@ class Ops(Protocol):
         equals; a NaN before all."""
         ...
 
-    def record(self, step: "Step", kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> "RecordedStep | None":
+    def record(
+        self, step: "Step", kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int, timed: Timed = untimed
+    ) -> "RecordedStep | None":
         """``step`` made ready to run as a whole, or None if this back end runs it one operation at a time.
 
         ``kv``: of each layer its memory and the number of its group; ``max_logit_rows``: rows that the head takes at
         once. What an operation is given while ``step`` is recorded is not filled in yet: ``step`` must not look into
-        it, and its operations must be those of this object.
+        it, and its operations must be those of this object. ``timed``: told of the part "native".
         """
         ...
 

@@ -5,7 +5,7 @@ holds it any more: Python's reference counts are the analysis of what lives how 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import CDLL, c_void_p
 from typing import cast
@@ -13,16 +13,19 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from octavo.core.timing import Timed, untimed
 from octavo.kernels.native import HEAD_ROWS, STEP_ROWS
 
 
 class NativeProgram:
-    """``max_rows``, ``max_head_rows``: rows that registers made from now on have memory for."""
+    """``max_rows``, ``max_head_rows``: rows that registers made from now on have memory for. ``timed``: told of
+    the part "native"."""
 
-    def __init__(self, library: CDLL, max_rows: int, max_head_rows: int) -> None:
+    def __init__(self, library: CDLL, max_rows: int, max_head_rows: int, timed: Timed = untimed) -> None:
         self.max_rows = max_rows
         self.max_head_rows = max_head_rows
         self._library = library
+        self._run: Callable[..., int] = timed("native", library.octavo_program_run)
         self._handle = c_void_p(library.octavo_program_create())
         self._unused: defaultdict[tuple[tuple[int, ...], torch.dtype], list[Tensor]] = defaultdict(list)
         self._faults: dict[int, str] = {}
@@ -54,9 +57,7 @@ class NativeProgram:
         Raises:
             IndexError: an index is outside the memory; the operations after that are not carried out.
         """
-        failed = self._library.octavo_program_run(
-            self._handle, operations.start, operations.stop, num_rows, num_head_rows
-        )
+        failed = self._run(self._handle, operations.start, operations.stop, num_rows, num_head_rows)
         if failed >= 0:
             raise IndexError(f"The native CPU kernels were given {self._faults[failed]}.")
 

@@ -3,12 +3,14 @@ reach the program that its operations became."""
 
 from collections.abc import Iterator, Sequence
 from ctypes import CDLL
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.core.timing import Timed, untimed
 from octavo.kernels import native
 from octavo.kernels.interface import BatchLayout, KVLayer, Step
 from octavo.kernels.native import HEAD_ROWS, STEP_ROWS
@@ -28,13 +30,13 @@ class LayerLayout:
 
 
 class _Recording:
-    """The program of ``step`` for at most so many rows."""
+    """``program``, still empty, filled with the operations of ``step``."""
 
     def __init__(
-        self, library: CDLL, step: Step, kv: Sequence[tuple[KVLayer, int]], max_rows: int, max_logit_rows: int
+        self, program: NativeProgram, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int
     ) -> None:
-        self.max_rows = max_rows
-        self._program = NativeProgram(library, max_rows, max_rows)
+        self.max_rows = program.max_rows
+        self._program = program
         self._batches = (native.Batch * len(kv))()
         fields = np.frombuffer(memoryview(self._batches).cast("B"), dtype=np.int64).reshape(len(kv), -1)
         first = getattr(native.Batch, LAYOUT_FIELDS[0]).offset // fields.itemsize
@@ -85,8 +87,15 @@ def _memory(x: object) -> Any:
 class CpuRecordedStep:
     """Implements ``interface.RecordedStep``: a recording, made anew with more memory when a step has more rows."""
 
-    def __init__(self, library: CDLL, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> None:
-        self._library = library
+    def __init__(
+        self,
+        library: CDLL,
+        step: Step,
+        kv: Sequence[tuple[KVLayer, int]],
+        max_logit_rows: int,
+        timed: Timed = untimed,
+    ) -> None:
+        self._new_program = partial(NativeProgram, library, timed=timed)
         self._step = step
         self._kv = kv
         self._max_logit_rows = max_logit_rows
@@ -109,4 +118,4 @@ class CpuRecordedStep:
             yield torch.from_numpy(recording.logits[:count]), torch.from_numpy(recording.best_ids[:count])
 
     def _record(self, max_rows: int) -> _Recording:
-        return _Recording(self._library, self._step, self._kv, max_rows, self._max_logit_rows)
+        return _Recording(self._new_program(max_rows, max_rows), self._step, self._kv, self._max_logit_rows)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from octavo.core.timing import Timed, untimed
 from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
 from octavo.kernels.quantized import QuantizedWeight, Weight, quantize_activations, quantized_parts
 from octavo.kernels.reference_quantized import ReferencePart, part_times_row, reference_part
@@ -126,7 +127,9 @@ class ReferenceOps:
     def argmax(self, x: Tensor, count: int) -> Tensor:
         return torch.from_numpy(x[:, :count].numpy().argmax(axis=1))
 
-    def record(self, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int) -> None:
+    def record(
+        self, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int, timed: Timed = untimed
+    ) -> None:
         return None
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:

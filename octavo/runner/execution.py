@@ -1,11 +1,12 @@
 """How a runner runs its model: as its back end has recorded it, or one operation at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from octavo.core.timing import Timed, untimed
 from octavo.kernels.interface import BatchLayout, KVLayer, Ops
 from octavo.models.interface import Model, ModelInputs
 
@@ -39,22 +40,30 @@ class ModelStep:
 
 @dataclass(frozen=True, slots=True)
 class EagerExecution:
-    """One operation at a time. ``kv``: of each layer its memory and the number of its group."""
+    """One operation at a time: ``forward`` and ``head`` of a ``Step``. ``kv``: of each layer its memory and the
+    number of its group."""
 
-    step: ModelStep
+    forward: Callable[[Tensor, Sequence[tuple[KVLayer, BatchLayout]], Tensor], Tensor]
+    head: Callable[[Tensor], tuple[Tensor, Tensor]]
     kv: Sequence[tuple[KVLayer, int]]
     max_logit_rows: int
 
     def run(
         self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        hidden = self.step.forward(token_ids, [(held, layouts[group]) for held, group in self.kv], head_rows)
+        hidden = self.forward(token_ids, [(held, layouts[group]) for held, group in self.kv], head_rows)
         for start in range(0, len(head_rows), self.max_logit_rows):
-            yield self.step.head(hidden[start : start + self.max_logit_rows])
+            yield self.head(hidden[start : start + self.max_logit_rows])
 
 
-def make_execution(model: Model, ops: Ops, kv: Sequence[tuple[KVLayer, int]], num_tokens: int) -> Execution:
-    """``num_tokens``: ids that may be drawn, of the first logits; see ``EagerExecution``."""
+def make_execution(
+    model: Model, ops: Ops, kv: Sequence[tuple[KVLayer, int]], num_tokens: int, timed: Timed = untimed
+) -> Execution:
+    """``num_tokens``: ids that may be drawn, of the first logits; ``kv``: see ``EagerExecution``; ``timed``: told of
+    the part "native", all that is not Python's own."""
     step = ModelStep(model, ops, num_tokens)
     max_logit_rows = max(1, MAX_LOGITS // model.config.vocab_size)
-    return ops.record(step, kv, max_logit_rows) or EagerExecution(step, kv, max_logit_rows)
+    recorded = ops.record(step, kv, max_logit_rows, timed)
+    if recorded is not None:
+        return recorded
+    return EagerExecution(timed("native", step.forward), timed("native", step.head), kv, max_logit_rows)

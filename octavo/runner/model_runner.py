@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
-from octavo.kernels.interface import KVLayer, Ops
+from octavo.core.timing import Timed, untimed
+from octavo.kernels.interface import BatchLayout, KVLayer, Ops
 from octavo.models.interface import Model
 from octavo.runner.disk_tier import DiskStore
 from octavo.runner.execution import make_execution
@@ -40,12 +41,23 @@ class KVMemory:
 
 
 class ModelRunner:
-    """A runner in the caller's own thread: a step has landed when ``submit`` returns."""
+    """A runner in the caller's own thread: a step has landed when ``submit`` returns. ``timed``: told of the parts
+    "inputs", "native" and "sample"."""
 
     def __init__(
-        self, model: Model, ops: Ops, kv: KVMemory, batch: InputBatch, sampler: Sampler, bad_words: BadWordEncoder
+        self,
+        model: Model,
+        ops: Ops,
+        kv: KVMemory,
+        batch: InputBatch,
+        sampler: Sampler,
+        bad_words: BadWordEncoder,
+        timed: Timed = untimed,
     ) -> None:
-        self._execution = make_execution(model, ops, kv.layers, sampler.num_valid_tokens)
+        self._execution = make_execution(model, ops, kv.layers, sampler.num_valid_tokens, timed)
+        self._update_rows = timed("inputs", self._update_rows_of)
+        self._inputs = timed("inputs", self._inputs_of)
+        self._sample = timed("sample", self._sample_rows)
         self._ops = ops
         self._kv = kv
         self._batch = batch
@@ -73,9 +85,7 @@ class ModelRunner:
     @torch.inference_mode()
     def _execute(self, plan: StepPlan) -> StepResult:
         self._move_blocks(plan)
-        for new in plan.new_rows:
-            self._add_row(new)
-        self._batch.write_tables(plan.table_writes)
+        self._update_rows(plan)
         result = self._compute(plan) if plan.row_ids else StepResult(plan.step_id, ())
         self._batch.release(plan.released_rows)
         return result
@@ -97,11 +107,19 @@ class ModelRunner:
         if plan.copies:
             self._ops.copy_blocks(self._kv.slots, plan.copies)
 
+    def _update_rows_of(self, plan: StepPlan) -> None:
+        for new in plan.new_rows:
+            self._add_row(new)
+        self._batch.write_tables(plan.table_writes)
+
     def _compute(self, plan: StepPlan) -> StepResult:
+        heads, token_ids, layouts, head_rows = self._inputs(plan)
+        return self._read_heads(plan, heads, self._execution.run(token_ids, layouts, head_rows))
+
+    def _inputs_of(self, plan: StepPlan) -> tuple["_HeadRows", torch.Tensor, list[BatchLayout], torch.Tensor]:
         heads = _HeadRows(plan, self._batch)
         head_rows = torch.tensor(heads.rows, dtype=torch.int64)
-        outputs = self._execution.run(self._batch.token_ids(plan), self._batch.layouts(plan), head_rows)
-        return self._read_heads(plan, heads, outputs)
+        return heads, self._batch.token_ids(plan), self._batch.layouts(plan), head_rows
 
     def _add_row(self, new: NewRow) -> None:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()
@@ -128,7 +146,7 @@ class ModelRunner:
             start += len(logits)
         return StepResult(plan.step_id, tuple(drawn.token_ids), drawn.logprobs, prompt_logprobs, drawn.faults)
 
-    def _sample(self, row_ids: Sequence[int], logits: torch.Tensor, best_ids: torch.Tensor) -> Samples:
+    def _sample_rows(self, row_ids: Sequence[int], logits: torch.Tensor, best_ids: torch.Tensor) -> Samples:
         rows = [self._batch.rows[row_id] for row_id in row_ids]
         states, positions = [row.sampling for row in rows], [len(row.tokens) for row in rows]
         samples = self._sampler.sample(logits, best_ids, states, positions)
