@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint types imports format soak bench wheel constraints pictures clean
+.PHONY: help install serve test lint types imports format soak sanitizers bench wheel constraints pictures clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,8 +60,12 @@ format: install ## rewrite the files in the one style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: install ## the long runs: soak, fuzz, heavy clients
+soak: install sanitizers ## the long runs: sanitizers, soak, fuzz, heavy clients
 	$(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_FLAGS)
+
+sanitizers: install ## the native kernels under AddressSanitizer, UBSan and ThreadSanitizer
+	PYTHON=$(BIN)/python tests/native/run.sh address
+	PYTHON=$(BIN)/python tests/native/run.sh thread
 
 bench: install ## the benchmarks of docs/benchmarks.md
 	@set -e; for name in startup scheduler memory latency "throughput --against transformers"; do \

@@ -4,6 +4,7 @@ Everything else about the package is in pyproject.toml. Where there is no compil
 runs on the reference kernels and says so once.
 """
 
+import os
 import platform
 from pathlib import Path
 
@@ -25,6 +26,15 @@ COMMON_FLAGS = [
 ]
 # The C++ run-time is linked in, hidden and only as far as it is used: few symbols are asked of the machine.
 LINK_FLAGS = ["-pthread", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections"]
+
+# tests/native/run.sh asks for one: less optimised, so that a report names the line; the program that loads the library
+# brings the sanitizer's run-time.
+SANITIZERS = {
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    "thread": ["-fsanitize=thread"],
+}
+if sanitizer := os.environ.get("OCTAVO_SANITIZER"):
+    COMMON_FLAGS += ["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZERS[sanitizer]]
 
 # Each instruction set is a file with flags of its own; which one runs is chosen when the library is loaded.
 SOURCES: dict[str, list[str]] = {
