@@ -34,6 +34,8 @@ class Lander:
 
     def land(self, landing: Landing) -> None:
         flight = landing.flight
+        # First: a block that the step copied from comes back before a table gives up what stands before it.
+        self._kv.land(flight.plan.step_id)
         batch_size = len(flight.roster.requests)
         at_end = self._running.batch.land(flight.batch_step)
         if self._running.batch.num_departures == flight.num_departures and not landing.result.faults:
@@ -41,7 +43,6 @@ class Lander:
         else:
             self._land_rows(landing, 0, batch_size)
         self._land_rows(landing, batch_size, len(flight.requests))
-        self._kv.land(flight.plan.step_id)
         self._population.counters.generation_tokens += len(landing.outcome.token_ids)
 
     def _land_batch(self, landing: Landing, at_end: list[Request]) -> None:

@@ -277,3 +277,18 @@ def test_beams_that_need_the_last_blocks_go_on() -> None:
         assert harness.plan()
         harness.land()
     assert all(beam.is_finished for beam in beams)
+
+
+def test_the_source_of_a_last_copy_does_not_outlive_its_parent_in_the_cache() -> None:
+    """The first search ends with the step that copied a beam's tail; the third needs blocks, oldest first."""
+    harness = Harness(num_blocks=21, block_size=2, max_num_seqs=5, max_num_batched_tokens=5, max_prefix_wait_steps=1)
+    harness.add_beams([0, 0], Search(2, 3))
+    for _ in range(4):
+        harness.step()
+    harness.add_beams([1, 2, 3, 4, 5, 0], Search(4, 2))
+    harness.add_beams([1, 0], Search(4, 6))
+    while harness.step():
+        for request in harness.requests:
+            found = [harness.kv.pool.lookup(name) is not None for name in request.chain.hashes]
+            assert found == sorted(found, reverse=True), "a block is cached, and what it follows is not"
+    harness.run()
