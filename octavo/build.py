@@ -21,7 +21,7 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.timing import Timed, untimed
 from octavo.engine.engine import Engine, EngineParts
-from octavo.engine_args import EngineArgs
+from octavo.engine_args import EngineArgs, head_skips
 from octavo.kernels import select_ops
 from octavo.kernels.interface import Ops, allocate_kv
 from octavo.loading.interface import Tokenizer
@@ -226,6 +226,7 @@ def _scheduler_config(args: EngineArgs, config: ModelConfig) -> SchedulerConfig:
         max_num_batched_tokens=wanted,
         max_model_len=config.max_position,
         preemption_mode=args.preemption_mode,
+        head_skips=head_skips(args),
     )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
-from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode, SchedulerConfig
+from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode, SchedulerConfig, SkipBounds
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +68,9 @@ class EngineArgs:
     for preempted sequences; None: 4, or a quarter of the free memory if that is less. ``prefix_cache_on_host``: let it
     keep evicted blocks of the prefix cache too. ``prefix_cache_dir``: folder of a file in which the prefix cache
     outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``pin_quota``: share of the pool that pins may
-    hold. ``kv_sanitizer``: check every step against a shadow of the KV memory (None: what OCTAVO_KV_SANITIZER says,
-    else not).
+    hold. ``max_head_skips`` later requests may pass one that does not fit, for ``max_head_skip_steps`` steps or
+    ``max_head_skip_seconds`` at most. ``kv_sanitizer``: check every step against a shadow of the KV memory (None: what
+    OCTAVO_KV_SANITIZER says, else not).
     """
 
     model: str = "smollm2-135m"
@@ -86,6 +87,9 @@ class EngineArgs:
     eviction_policy: str = "lru"
     swap_space: float | None = None
     preemption_mode: PreemptionMode = "auto"
+    max_head_skips: int = 32
+    max_head_skip_steps: int = 256
+    max_head_skip_seconds: float = 30.0
     prefix_cache_on_host: bool = False
     prefix_cache_dir: str | None = None
     prefix_cache_disk_space: float | None = None
@@ -150,8 +154,22 @@ def _check_kernels(args: EngineArgs) -> None:
         raise ConfigurationError(f"There is no backend {args.backend!r:.60}; choose one of: {', '.join(BACKENDS)}.")
 
 
+def head_skips(args: EngineArgs) -> SkipBounds:
+    """
+    Raises:
+        ConfigurationError: no bounds.
+    """
+    for name in ("max_head_skips", "max_head_skip_steps", "max_head_skip_seconds"):
+        value: Any = getattr(args, name)
+        kinds = int | float if name == "max_head_skip_seconds" else int
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ConfigurationError(f"{name} must be a number of at least 0, got {value!r:.60}")
+    return SkipBounds(args.max_head_skips, args.max_head_skip_steps, args.max_head_skip_seconds)
+
+
 def _check_sizes(args: EngineArgs) -> None:
     """Sizes that cannot go together, whatever the model."""
+    head_skips(args)
     if args.max_num_batched_tokens is not None:
         SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens)
     if args.num_blocks is None or args.max_model_len is None:

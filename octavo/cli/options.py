@@ -183,6 +183,13 @@ _engine_settings = all_of(
         type=click.FloatRange(0, 1, max_open=True),
         help="Share of the KV cache that pinned prefixes may hold.  [default: 0.25]",
     ),
+    setting(
+        "--max-head-skips",
+        type=click.IntRange(0),
+        help="How many later requests may pass one that does not fit in memory.  [default: 32]",
+    ),
+    setting("--max-head-skip-steps", type=click.IntRange(0), help="Steps until those give way to it.  [default: 256]"),
+    setting("--max-head-skip-seconds", type=click.FloatRange(0), help="The same in seconds.  [default: 30]"),
     setting("--seed", type=click.IntRange(0), help="Makes every draw repeatable."),
     setting(
         "--chat-template", callback=_read_template, help="Jinja chat template, or a file of one, for the model's own."
@@ -234,6 +241,9 @@ ENGINE_FIELDS = (
     "prefix_cache_dir",
     "prefix_cache_disk_space",
     "pin_quota",
+    "max_head_skips",
+    "max_head_skip_steps",
+    "max_head_skip_seconds",
     "seed",
     "chat_template",
     "backend",

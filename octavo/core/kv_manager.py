@@ -1,7 +1,8 @@
 """The KV cache: which sequence owns which blocks. Look up, then commit; a commit is all or nothing."""
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from octavo.core.child_index import ChildIndex
 from octavo.core.disk_tier import DiskTier
@@ -70,6 +71,13 @@ class KVCacheManager:
         """Would any block come free if this sequence gave its own back?"""
         ref_counts = self.pool.ref_counts
         return any(ref_counts[block_id] == 1 for table in tables.groups for block_id in table)
+
+    def num_freed_by(self, sequences: Iterable[BlockTables], but: PrefixHit) -> int:
+        """Blocks that would come free if all of these sequences gave theirs back, other than those of ``but``."""
+        occurrences = Counter(block_id for tables in sequences for table in tables.groups for block_id in table)
+        for block_id in chain.from_iterable((*but.block_ids, but.tail_ids)):
+            del occurrences[block_id]
+        return sum(self.pool.ref_counts[block_id] == count for block_id, count in occurrences.items())
 
     @property
     def held_blocks(self) -> list[int]:

@@ -29,6 +29,8 @@ class PlanDraft:
         """Requests that begin in this step on what it computes or brings in itself."""
         self.row_forks: list[RowFork] = []
         self.has_preempted = False
+        self.withheld: set[Request] = set()
+        """Running requests that no row of this step may compute: they are to give way, once they are not in flight."""
         self.num_owed_blocks = 0
         """Blocks that running requests will still need for tokens they already have."""
 

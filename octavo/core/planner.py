@@ -6,7 +6,10 @@ chunks, prefix hits and coming back after preemption are all the computed count 
 up advance together as the decode batch; that is bookkeeping for many at once, not another phase.
 """
 
+from itertools import islice
+
 from octavo.core import policy
+from octavo.core.admission import Admission
 from octavo.core.flight import Flight
 from octavo.core.kv_types import PrefixHit
 from octavo.core.plan_draft import PlanDraft
@@ -24,19 +27,31 @@ class Planner:
         self._population = population
         self._kv = population.kv
         self._running = population.running
+        self.admission = Admission(config, population)
 
     def plan(self, on_trial: Request | None) -> Flight | None:
         """The next step, of nothing but ``on_trial`` if that is given; None if nothing can run now."""
         draft = PlanDraft(self.next_step_id, self._config.max_num_batched_tokens, on_trial)
+        may_admit = on_trial is None
+        is_for_one = may_admit and self._clear_way(draft)
         self._plan_batch(draft)
         self._plan_behind(draft)
-        if on_trial is None and not draft.has_preempted:
-            self._admit(draft)
+        if may_admit and not draft.has_preempted:
+            for request, hit in islice(self.admission.candidates(draft), 1 if is_for_one else None):
+                self._start(request, hit, draft)
         return None if draft.is_empty else self._issue(draft)
 
     def plan_moves(self) -> Flight:
         """A step that computes nothing and makes the moves that are due."""
         return self._issue(PlanDraft(self.next_step_id, 0, None))
+
+    def _clear_way(self, draft: PlanDraft) -> bool:
+        """Have others given way to the first in line, so that this step admits it and nobody else?"""
+        is_clear = self.admission.clear_way(draft)
+        for request in draft.withheld:
+            if request.batch is not None:
+                self._running.fall_behind(request)
+        return is_clear
 
     def _plan_batch(self, draft: PlanDraft) -> None:
         """One token for each member of the decode batch; only those whose time has come are looked at."""
@@ -63,12 +78,12 @@ class Planner:
         """The budget that is left for the others: first those that lack one token, then the oldest."""
         behind = [draft.on_trial] if draft.on_trial else self._running.behind.copy()
         for request in sorted(behind, key=lambda request: request.num_planned_tokens - request.num_computed_tokens > 1):
-            if request.status is not Status.RUNNING or not request.may_be_planned:
+            if request.status is not Status.RUNNING or not request.may_be_planned or request in draft.withheld:
                 continue
             count = min(request.num_planned_tokens - request.num_computed_tokens, draft.max_tokens)
             if count > 0 and self._make_room(request, request.num_computed_tokens + count, draft):
                 self._plan_chunk(request, count, draft)
-            draft.num_owed_blocks += self._num_owed_blocks(request)
+            draft.num_owed_blocks += self._population.num_owed_blocks(request)
 
     def _plan_chunk(self, request: Request, count: int, draft: PlanDraft) -> None:
         """Plan a chunk. Where it is the last of a prompt, those who waited for it begin with it."""
@@ -100,55 +115,8 @@ class Planner:
         draft.num_owed_blocks += (num_forks + 1) * self._kv.config.num_groups
         self._population.requeue(children[num_forks:])
 
-    def _admit(self, draft: PlanDraft) -> None:
-        """Requests that wait, in order, while tokens, rows and blocks last. A request is admitted only where all it
-        has so far will fit beside what running ones have, with some growth kept back."""
-        waiting, prefix_waits = self._population.waiting, self._population.prefix_waits
-        self._population.requeue(prefix_waits.expire(draft.step_id))
-        while draft.max_tokens > 0 and len(self._running) < self._config.max_num_seqs:
-            request = waiting.peek()
-            if request is None:
-                return
-            hit = self._lookup(request)
-            block_hash = self._block_in_work(request, hit, draft.step_id)
-            if block_hash is not None:
-                waiting.remove(request)
-                prefix_waits.park(request, block_hash, draft.step_id)
-                continue
-            # Where nothing else runs, nothing else grows.
-            spare = draft.num_owed_blocks + (0 if draft.is_empty else self._growth_reserve())
-            if not self._kv.can_hold(hit, request.num_tokens, spare):
-                hit = hit.without_tail(self._kv.config.block_size)  # to copy from a block takes one more
-                if not self._kv.can_hold(hit, request.num_tokens, spare):
-                    return
-            self._start(request, hit, draft)
-
     def _growth_reserve(self) -> int:
         return policy.growth_reserve(len(self._running), self._kv.config.num_blocks) if self._running else 0
-
-    def _lookup(self, request: Request) -> PrefixHit:
-        if self._kv.config.enable_prefix_caching:
-            self._kv.hasher.extend(request.chain, request.token_ids, request.num_tokens)
-        reads = request.chain if self._reads_cache(request) else None
-        return self._kv.lookup_prefix(reads, request.token_ids, request.swapped)
-
-    def _reads_cache(self, request: Request) -> bool:
-        return self._kv.config.enable_prefix_caching and request.may_read_cache
-
-    def _block_in_work(self, request: Request, hit: PrefixHit, step_id: int) -> bytes | None:
-        """Hash of a block that another is computing and that would bring the request further than its hit: the very
-        next one, or one that shares more of its leading tokens."""
-        prefix_waits, size = self._population.prefix_waits, self._kv.config.block_size
-        if not self._reads_cache(request) or not prefix_waits.may_wait(request, step_id):
-            return None
-        index, num_tail_tokens = divmod(hit.num_tokens, size)
-        hashes = request.chain.hashes[: (request.num_tokens - 1) // size]
-        if prefix_waits.is_awaited(hashes[index : index + 1]):
-            return hashes[index]
-        match = prefix_waits.nearest(request, index, size)
-        gain = match.num_tokens - num_tail_tokens if match else 0
-        # A few tokens that all prompts begin with are not worth a step.
-        return match.block_hash if match and gain >= (1 if index else max(1, size // 4)) else None
 
     def _start(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> None:
         """Admit a request whose blocks suffice, and plan its first chunk."""
@@ -158,12 +126,7 @@ class Planner:
         if hit.needs_moves:
             draft.unfounded.append(request)
         self._plan_chunk(request, count, draft)
-        draft.num_owed_blocks += self._num_owed_blocks(request)
-
-    def _num_owed_blocks(self, request: Request) -> int:
-        assert request.tables is not None
-        have = request.tables.num_blocks * self._kv.config.num_groups
-        return self._kv.num_blocks_for(request.num_planned_tokens) - have
+        draft.num_owed_blocks += self._population.num_owed_blocks(request)
 
     def _make_room(self, request: Request, num_tokens: int, draft: PlanDraft) -> bool:
         """Let ``request`` write its first ``num_tokens`` positions, preempting younger requests if need be.

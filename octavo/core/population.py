@@ -171,6 +171,12 @@ class Population:
             self._publish_rest(request)
         self._free(request)
 
+    def num_owed_blocks(self, request: Request) -> int:
+        """Blocks that a running request still needs for the tokens it has."""
+        assert request.tables is not None
+        have = request.tables.num_blocks * self.kv.config.num_groups
+        return self.kv.num_blocks_for(request.num_planned_tokens) - have
+
     def requeue(self, requests: Iterable[Request]) -> None:
         for request in requests:
             self.waiting.push(request)

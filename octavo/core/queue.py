@@ -1,47 +1,49 @@
 """Requests that wait, in the order of a policy's key."""
 
-import heapq
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 
 from octavo.core.request import Request
 
 
 class RequestQueue:
-    """A heap with removal. What is removed from the middle leaves a stale entry, skipped when it comes up; entries
-    are swept when most are stale, so that memory follows what waits."""
+    """A sorted list, so that those further back can be looked at in order and taken out; to move the pointers behind
+    costs little beside that.
+
+    ``key``: smallest first; no two requests have the same, and a request keeps its own while it stands here.
+    """
 
     def __init__(self, key: Callable[[Request], tuple[int, ...]]) -> None:
         self._key = key
-        self._heap: list[tuple[tuple[int, ...], int, Request]] = []
-        self._tickets: dict[Request, int] = {}
-        self._next_ticket = 0
+        self._line: list[Request] = []
+        self._members: set[Request] = set()
+        self.num_pushed = 0
+        """So far: whether somebody has come since."""
 
     def push(self, request: Request) -> None:
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._tickets[request] = ticket
-        heapq.heappush(self._heap, (self._key(request), ticket, request))
-        if len(self._heap) > 2 * len(self._tickets) + 64:
-            self._heap = [entry for entry in self._heap if not self._is_stale(entry)]
-            heapq.heapify(self._heap)
+        insort(self._line, request, key=self._key)
+        self._members.add(request)
+        self.num_pushed += 1
 
     def peek(self) -> Request | None:
         """The request that goes next."""
-        while self._heap and self._is_stale(self._heap[0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return self._line[0] if self._line else None
+
+    def peek_after(self, request: Request) -> Request | None:
+        """The one that comes next after ``request``, whether or not that one still stands here."""
+        at = bisect_right(self._line, self._key(request), key=self._key)
+        return self._line[at] if at < len(self._line) else None
 
     def remove(self, request: Request) -> None:
-        del self._tickets[request]
-
-    def _is_stale(self, entry: tuple[tuple[int, ...], int, Request]) -> bool:
-        return self._tickets.get(entry[2]) != entry[1]
+        self._members.remove(request)
+        del self._line[bisect_left(self._line, self._key(request), key=self._key)]
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self._line)
 
     def __contains__(self, request: Request) -> bool:
-        return request in self._tickets
+        return request in self._members
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._tickets)
+        """In order."""
+        return iter(self._line)

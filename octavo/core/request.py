@@ -55,6 +55,9 @@ class Request:
     is in a ``batch``, its counts follow that batch's counters, one token a step; ``joined`` is the step after which it
     came in. ``order`` is the place in line: smaller is older. ``group``: the beam search it is part of.
 
+    ``num_skips``: how many later requests have passed it in line; ``first_skip``: the step and the time at which the
+    first of them did (see ``Skipping``).
+
     ``pin_claim``: what of its prompt is to be pinned; ``retention``: how long the cache keeps what it leaves there.
 
     ``chain`` names its full blocks. The next one is published when ``next_publish`` tokens have landed; and when those
@@ -69,6 +72,7 @@ class Request:
         "batch",
         "chain",
         "choice_index",
+        "first_skip",
         "group",
         "is_finished",
         "joined",
@@ -77,6 +81,7 @@ class Request:
         "num_cached_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_skips",
         "order",
         "params",
         "pin_claim",
@@ -136,6 +141,8 @@ class Request:
         self.prompt_end = NEVER
         self.tail_hash: bytes | None = None
         self.prefix_deadline: int | None = None
+        self.num_skips = 0
+        self.first_skip: tuple[int, float] | None = None
         self.pin_claim: PinClaim | None = None
         self.retention: Retention | None = None
 

@@ -52,8 +52,11 @@ class RunningSet:
 
     def idle_younger_than(self, request: Request) -> Iterator[Request]:
         """Younger requests that no step in flight, nor the one being planned, computes."""
-        younger = self._requests[bisect_left(self._requests, request.order + 1, key=_age) :]
-        return (other for other in younger if other.num_in_flight == 0)
+        return (other for other in self.younger_than(request) if other.num_in_flight == 0)
+
+    def younger_than(self, request: Request) -> list[Request]:
+        """Those that came after ``request``, which may be one that waits; oldest first."""
+        return self._requests[bisect_left(self._requests, request.order + 1, key=_age) :]
 
     def __len__(self) -> int:
         return len(self._requests)

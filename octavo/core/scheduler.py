@@ -167,6 +167,11 @@ class Scheduler:
 
     # Planning
 
+    def tell_time(self, now: float) -> None:
+        """``now``: seconds, on a clock of the caller's. What has a time ends when it is over."""
+        self.kv.keeping.tell_time(now)
+        self._planner.admission.tell_time(now)
+
     def schedule(self) -> StepPlan | None:
         """The next step, or None if nothing can run until a step in flight has landed."""
         flight = self._plan_trial() if self._suspects else self._plan()

@@ -42,6 +42,27 @@ class Preemption(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class SkipBounds:
+    """``max_skips`` later requests may pass one that does not fit (0: none), and none once ``max_steps`` steps or
+    ``max_seconds`` have gone since the first did. From then on its turn is overdue: those that passed it give way as
+    soon as it fits without them.
+
+    Raises:
+        ConfigurationError: a bound below 0.
+    """
+
+    max_skips: int = 32
+    max_steps: int = 256
+    max_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        bounds = {"skips": self.max_skips, "skip_steps": self.max_steps, "skip_seconds": self.max_seconds}
+        for name, bound in bounds.items():
+            if not bound >= 0:
+                raise ConfigurationError(f"max_head_{name} must be 0 or more, got {bound}")
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Budgets. ``max_num_batched_tokens``: tokens computed in one step; at least ``max_num_seqs``, so that every
     running sequence can have its token. ``max_model_len``: prompt plus output of one sequence.
@@ -55,6 +76,7 @@ class SchedulerConfig:
     max_model_len: int = 4096
     max_steps_in_flight: int = 1
     max_prefix_wait_steps: int = 64
+    head_skips: SkipBounds = SkipBounds()
     preemption_mode: PreemptionMode = "auto"
 
     def __post_init__(self) -> None:

@@ -108,7 +108,7 @@ class Engine:
 
     def step(self) -> EngineOutputs:
         """Plan as far ahead as allowed, then wait for the oldest step and report what it brought."""
-        self._keeping.tell_time(self._clock())
+        self._scheduler.tell_time(self._clock())
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
             plan = self._schedule()
             if plan is None:

@@ -7,6 +7,7 @@ import pytest
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.request import Request, Status
+from octavo.core.scheduler_types import SkipBounds
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
@@ -24,6 +25,7 @@ def _random_harness(rng: random.Random) -> Harness:
         max_num_batched_tokens=rng.randint(6, 40),
         prefix_caching=rng.random() < 0.7,
         max_prefix_wait_steps=rng.choice([1, 5, 64]),
+        head_skips=SkipBounds(rng.choice([0, 1, 4, 32]), rng.choice([1, 3, 20, 256])),
     )
 
 

@@ -18,6 +18,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish
 from octavo.core.request import Status
 from octavo.core.retention import Retention
+from octavo.core.scheduler_types import SkipBounds
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
@@ -65,6 +66,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefix_caching=st.sampled_from([True, True, False]),
         eviction_policy=st.sampled_from(["lru", "reuse"]),
         max_prefix_wait_steps=st.sampled_from([1, 4, 64]),
+        head_skips=st.builds(SkipBounds, st.sampled_from([0, 1, 3, 32]), st.sampled_from([0, 1, 4, 256])),
     )
     def start(self, num_blocks: int, num_groups: int, max_num_seqs: int, spare_tokens: int, **sizes: Any) -> None:
         self.harness = Harness(

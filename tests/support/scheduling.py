@@ -16,7 +16,7 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig
+from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig, SkipBounds
 from octavo.core.step import PendingStep
 from octavo.engine.intake import Intake
 from octavo.engine.messages import EngineRequest
@@ -44,6 +44,7 @@ class Harness:
     num_disk_slots: int = 0
     disk: FakeDisk = field(default_factory=FakeDisk)
     preemption_mode: PreemptionMode = "auto"
+    head_skips: SkipBounds = field(default_factory=SkipBounds)
     pin_quota: float = 0.5
     eviction_policy: str = "lru"
     runner: FakeRunner = field(init=False)
@@ -70,6 +71,7 @@ class Harness:
             max_steps_in_flight=self.depth,
             max_prefix_wait_steps=self.max_prefix_wait_steps,
             preemption_mode=self.preemption_mode,
+            head_skips=self.head_skips,
         )
         self.kv = KVCacheManager(cache)
         self.kv.host.disk.load(self.disk.stored())

@@ -1,0 +1,180 @@
+"""Who comes in from the line, and for whom others go back to it."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from octavo.core import policy
+from octavo.core.kv_types import PrefixHit
+from octavo.core.plan_draft import PlanDraft
+from octavo.core.population import Population
+from octavo.core.request import Request
+from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.skipping import Skipping
+
+LOOKAHEAD = 16
+"""How many requests that do not fit a step looks past: each costs a look into the prefix cache."""
+
+PASSING_RESERVES = 4
+"""Times the growth that others have to leave free, a request that passes another has to: it has the least work to lose,
+so it would be the first to give its blocks back. With less more are preempted, with more less memory is filled
+(docs/benchmarks.md)."""
+
+
+class Offer(NamedTuple):
+    """Room for ``room`` blocks of which nobody behind ``first`` could make use, as the line was after ``num_pushed``
+    arrivals. To look again before there is more, or somebody new, would find nobody: what a step costs follows what
+    changes."""
+
+    first: Request | None
+    num_pushed: int
+    room: int
+
+    def covers(self, first: Request, num_pushed: int, room: int) -> bool:
+        return self.first is first and self.num_pushed == num_pushed and room <= self.room
+
+
+NO_OFFER = Offer(None, 0, 0)
+
+
+class Admission:
+    """First come, first served, but for the bounded skipping of requests that do not fit (see ``Skipping``).
+
+    A request is admitted only where all it has so far will fit beside what running ones have, with some growth kept
+    back; one that passes another leaves more (``PASSING_RESERVES``).
+    """
+
+    def __init__(self, config: SchedulerConfig, population: Population) -> None:
+        self._config = config
+        self._population = population
+        self._kv = population.kv
+        self._running = population.running
+        self._waiting = population.waiting
+        self._skipping = Skipping(config.head_skips)
+        self._last_offer = NO_OFFER
+
+    def tell_time(self, now: float) -> None:
+        """``now``: seconds, on a clock of the caller's. Without it, turns are overdue by their steps alone."""
+        self._skipping.tell_time(now)
+
+    def candidates(self, draft: PlanDraft) -> Iterator[tuple[Request, PrefixHit]]:
+        """Requests to start in this step while tokens, rows and blocks last, each with what is cached of it. Each has
+        to be started before the next is asked for."""
+        self._population.requeue(self._population.prefix_waits.expire(draft.step_id))
+        while self._has_budget(draft) and (request := self._waiting.peek()) is not None:
+            hit = self._lookup(request)
+            if self._parks(request, hit, draft.step_id):
+                continue
+            fitting = self._fitting(hit, request.num_tokens, self._spare(draft, 1))
+            if fitting is None:
+                yield from self._candidates_after(request, draft)
+                return
+            yield request, fitting
+
+    def _candidates_after(self, first: Request, draft: PlanDraft) -> Iterator[tuple[Request, PrefixHit]]:
+        """Those behind the first in line, which does not fit, that do fit and may pass all that do not."""
+        if self._last_offer.covers(first, self._waiting.num_pushed, self._room(draft)):
+            return
+        self._last_offer = NO_OFFER
+        skipped, request = [first], self._waiting.peek_after(first)
+        while request is not None and len(skipped) <= LOOKAHEAD and self._skipping.may_pass(skipped, draft.step_id):
+            if not self._has_budget(draft):
+                return
+            hit = self._lookup(request)
+            if not self._parks(request, hit, draft.step_id):
+                fitting = self._fitting(hit, request.num_tokens, self._spare(draft, PASSING_RESERVES))
+                if fitting is None:
+                    skipped.append(request)
+                else:
+                    self._skipping.note(skipped, draft.step_id)
+                    yield request, fitting
+            request = self._waiting.peek_after(request)
+        self._last_offer = Offer(first, self._waiting.num_pushed, self._room(draft))
+
+    def clear_way(self, draft: PlanDraft) -> bool:
+        """Where the turn of the first in line is overdue and it would fit without those that passed it, these go back
+        in line, as many as need be: is it to come in their place? Those that a step in flight computes are left out of
+        this step, and go in the next.
+
+        All of them are younger, so this is preemption by age like any other: nobody takes turns."""
+        first = self._waiting.peek()
+        if first is None or not self._skipping.is_overdue(first, draft.step_id):
+            return False
+        younger, hit = self._running.younger_than(first), self._lookup(first)
+        is_blocked = bool(younger) and not self._fits_now(first, hit)
+        if not is_blocked or not self._would_fit(first, hit, younger) or self._block_in_work(first, hit, draft.step_id):
+            return False
+        draft.withheld.update(request for request in younger if request.num_in_flight)
+        while not self._fits_now(first, hit):
+            victim = policy.least_work_lost(self._running.idle_younger_than(first), self._kv.frees_blocks)
+            if victim is None:
+                return False
+            self._population.preempt(victim)
+        return True
+
+    def _has_budget(self, draft: PlanDraft) -> bool:
+        return draft.max_tokens > 0 and self._has_row
+
+    def _spare(self, draft: PlanDraft, num_reserves: int) -> int:
+        """Blocks to leave free in this step: what is owed, and for growth. Where nothing else runs, nothing grows."""
+        reserve = policy.growth_reserve(len(self._running), self._kv.config.num_blocks)
+        return draft.num_owed_blocks + (0 if draft.is_empty else num_reserves * reserve)
+
+    def _room(self, draft: PlanDraft) -> int:
+        return self._kv.pool.num_free - self._spare(draft, PASSING_RESERVES)
+
+    @property
+    def _has_row(self) -> bool:
+        return len(self._running) < self._config.max_num_seqs
+
+    def _fits_now(self, request: Request, hit: PrefixHit) -> bool:
+        return self._has_row and self._fitting(hit, request.num_tokens, self._spare_beside(())) is not None
+
+    def _would_fit(self, request: Request, hit: PrefixHit, without: Sequence[Request]) -> bool:
+        """Would it, if those were gone?"""
+        tables = [other.tables for other in without if other.tables is not None]
+        spare = self._spare_beside(without) - self._kv.num_freed_by(tables, hit)
+        return self._fitting(hit, request.num_tokens, spare) is not None
+
+    def _spare_beside(self, without: Sequence[Request]) -> int:
+        """Blocks to leave to the running requests but those: what they lack for the tokens they have, and growth."""
+        owed = sum(self._population.num_owed_blocks(each) for each in self._running.behind if each not in without)
+        return owed + policy.growth_reserve(len(self._running) - len(without), self._kv.config.num_blocks)
+
+    def _fitting(self, hit: PrefixHit, num_tokens: int, spare: int) -> PrefixHit | None:
+        """The most of ``hit`` with which ``num_tokens`` fit and leave ``spare`` blocks: to copy from a block takes one
+        more. None: they do not."""
+        hits = (hit, hit.without_tail(self._kv.config.block_size)) if hit.tail_ids else (hit,)
+        return next((each for each in hits if self._kv.can_hold(each, num_tokens, spare)), None)
+
+    def _lookup(self, request: Request) -> PrefixHit:
+        if self._kv.config.enable_prefix_caching:
+            self._kv.hasher.extend(request.chain, request.token_ids, request.num_tokens)
+        reads = request.chain if self._reads_cache(request) else None
+        return self._kv.lookup_prefix(reads, request.token_ids, request.swapped)
+
+    def _reads_cache(self, request: Request) -> bool:
+        return self._kv.config.enable_prefix_caching and request.may_read_cache
+
+    def _parks(self, request: Request, hit: PrefixHit, step_id: int) -> bool:
+        """Set a request aside where another computes what it would compute next."""
+        block_hash = self._block_in_work(request, hit, step_id)
+        if block_hash is None:
+            return False
+        self._waiting.remove(request)
+        self._population.prefix_waits.park(request, block_hash, step_id)
+        return True
+
+    def _block_in_work(self, request: Request, hit: PrefixHit, step_id: int) -> bytes | None:
+        """Hash of a block that another is computing and that would bring the request further than its hit: the very
+        next one, or one that shares more of its leading tokens."""
+        prefix_waits, size = self._population.prefix_waits, self._kv.config.block_size
+        if not self._reads_cache(request) or not prefix_waits.may_wait(request, step_id):
+            return None
+        index, num_tail_tokens = divmod(hit.num_tokens, size)
+        hashes = request.chain.hashes[: (request.num_tokens - 1) // size]
+        if prefix_waits.is_awaited(hashes[index : index + 1]):
+            return hashes[index]
+        match = prefix_waits.nearest(request, index, size)
+        gain = match.num_tokens - num_tail_tokens if match else 0
+        # A few tokens that all prompts begin with are not worth a step.
+        return match.block_hash if match and gain >= (1 if index else max(1, size // 4)) else None

@@ -1,0 +1,40 @@
+"""How often, and for how long, a request that does not fit may be passed in line by later ones that do."""
+
+from collections.abc import Iterable, Sequence
+
+from octavo.core.request import Request, Status
+from octavo.core.scheduler_types import SkipBounds
+
+
+class Skipping:
+    """Who may be passed, and by how many. A preempted request never is: its client has part of the answer and waits for
+    the rest."""
+
+    def __init__(self, bounds: SkipBounds) -> None:
+        self._bounds = bounds
+        self._now = 0.0
+
+    def tell_time(self, now: float) -> None:
+        """``now``: seconds, on a clock of the caller's."""
+        self._now = now
+
+    def may_pass(self, skipped: Sequence[Request], step_id: int) -> bool:
+        """May one more request pass all of these?"""
+        return all(self._may_be_passed(request, step_id) for request in skipped)
+
+    def note(self, skipped: Iterable[Request], step_id: int) -> None:
+        """A request has passed all of these in step ``step_id``."""
+        for request in skipped:
+            request.num_skips += 1
+            request.first_skip = request.first_skip or (step_id, self._now)
+
+    def is_overdue(self, request: Request, step_id: int) -> bool:
+        """Has it been passed, and waited its time since?"""
+        if request.first_skip is None or request.status is not Status.WAITING:
+            return False
+        first_step, first_time = request.first_skip
+        return step_id - first_step >= self._bounds.max_steps or self._now - first_time >= self._bounds.max_seconds
+
+    def _may_be_passed(self, request: Request, step_id: int) -> bool:
+        is_new, has_skips = request.status is Status.WAITING, request.num_skips < self._bounds.max_skips
+        return is_new and has_skips and not self.is_overdue(request, step_id)
