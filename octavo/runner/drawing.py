@@ -1,5 +1,11 @@
-"""From logits to weights over the tokens, and from one uniform number to a token. One row at a time, always the whole
-row in the order of token ids: its bits cannot depend on a neighbour, nor on which filters are on."""
+"""From logits to weights over the tokens, and from one uniform number to a token: the specification, one row at a time.
+
+A weight is a whole number of units of 2**-40, where the best token has weight 1. Sums of whole numbers are exact: in
+whatever order a back end adds, over however many lanes, the same tokens are kept and the same one is drawn. Before
+that, each number of fp32 goes through the same few operations, each of which rounds once, on any machine.
+"""
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,82 +13,82 @@ from numpy.typing import NDArray
 from octavo.core.sampling_params import SamplingParams
 from octavo.runner.ranking import Row, rank_ids, top_ids
 
+Weights = NDArray[np.int64]
+"""Of one row, [vocab], in units."""
+
 MIN_TEMPERATURE = 1e-5
 """Lower temperatures than this are drawn at this one: only exact ties and gaps below 1e-4 still compete."""
 
-_BLOCK = 256
-"""Weights are summed in blocks, then the block that holds the draw is searched: far faster than one running sum."""
+UNIT_BITS = 40
+"""Fits sums over 2**23 tokens into 64 bits. What is less likely than 2**-41 of the best token has no weight."""
+
+_LOWEST = np.float32(-29.0)
+"""e**-29 is less than half a unit."""
+
+_COEFFICIENTS = [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1]
+"""Of the polynomial of Cephes' expf, highest power first."""
 
 
-def token_weights(logits: Row, params: SamplingParams) -> Row:
-    """Unnormalized probabilities [vocab], float32; the best token has weight 1, tokens filtered out have 0.
+def inverse_temperature(temperature: float) -> np.float32:
+    """What differences of logits are multiplied by."""
+    return np.float32(1.0 / max(temperature, MIN_TEMPERATURE))
+
+
+def exponentials(logits: Row, scale: np.float32 = np.float32(1.0)) -> Row:  # noqa: B008 (a number)
+    """e**((logit - best) * scale), float32 within 2 units in the last place; of what lies below -29, e**-29.
+    ``logits`` holds no NaN, and its greatest number is finite."""
+    with np.errstate(over="ignore"):  # huge gaps become -inf
+        x = np.maximum((logits - logits.max()) * scale, _LOWEST)
+    round_away = np.float32(12582912.0)  # 1.5 * 2**23: adding and taking it away rounds to a whole number
+    n = x * np.float32(1.44269504) + round_away - round_away
+    r = n * np.float32(-0.693359375) + x
+    r = n * np.float32(2.12194440e-4) + r
+    p = np.full_like(x, _COEFFICIENTS[0])
+    for coefficient in _COEFFICIENTS[1:]:
+        p = p * r + np.float32(coefficient)
+    p = p * (r * r) + r + np.float32(1.0)
+    scaled: Row = np.ldexp(p, n.astype(np.int32))
+    return scaled
+
+
+def in_units(exponentials: Row) -> Weights:
+    """Rounded to the nearest, half to even."""
+    return np.rint(exponentials.astype(np.float64) * 2.0**UNIT_BITS).astype(np.int64)
+
+
+def token_weights(logits: Row, params: SamplingParams) -> Weights:
+    """Unnormalized probabilities [vocab]; tokens filtered out have 0.
 
     In this order: temperature; top_k (the k best, ties by the lower id); top_p (the fewest best of those that hold at
     least top_p of their mass, never none); min_p (those with at least min_p times the probability of the best).
     ``logits`` holds no NaN and at least one finite value, and no +inf.
     """
-    temperature = max(params.temperature, MIN_TEMPERATURE)
-    with np.errstate(over="ignore"):  # huge gaps become -inf, whose weight is 0
-        weights: Row = np.exp((logits - logits.max()) / np.float32(temperature))
+    relative = exponentials(logits, inverse_temperature(params.temperature))
+    weights = in_units(relative)
     if 0 < params.top_k < len(logits):
-        weights = _top_k(logits, weights, params.top_k)
+        weights = _only(weights, top_ids(logits, params.top_k))
     if params.top_p < 1.0:
-        weights = _nucleus(logits, weights, params.top_p)
-    if params.min_p > 0.0:
-        weights[weights < np.float32(params.min_p)] = 0.0
+        ranked = rank_ids(logits, np.flatnonzero(weights))
+        running = np.cumsum(weights[ranked])
+        weights = _only(weights, ranked[: int(np.searchsorted(running, needed_mass(running[-1], params.top_p))) + 1])
+    weights[relative < np.float32(params.min_p)] = 0
     return weights
 
 
-def _top_k(logits: Row, weights: Row, k: int) -> Row:
-    """``weights`` of the ``k`` best tokens, 0 for the others."""
-    best = top_ids(logits, k)
+def needed_mass(mass: int, top_p: float) -> int:
+    """The least whole number of units that is at least ``top_p`` of ``mass``, and at least 1."""
+    return max(1, math.ceil(top_p * float(mass)))
+
+
+def _only(weights: Weights, token_ids: NDArray[np.int64]) -> Weights:
     kept = np.zeros_like(weights)
-    kept[best] = weights[best]
+    kept[token_ids] = weights[token_ids]
     return kept
 
 
-def _nucleus(logits: Row, weights: Row, top_p: float) -> Row:
-    """``weights`` of the fewest best tokens that hold at least ``top_p`` of their mass, 0 for the others.
-
-    A vocabulary need not be sorted for this: weights are counted into bins by their upper bits (which grow with the
-    weight), bins are taken from the best one down, and only the one that reaches the mass is sorted. Weights below a
-    floor need not even be counted: it is so low that all of them together hold less than half of 1 - top_p.
-    """
-    mass = float(weights.sum(dtype=np.float64))
-    floor = np.float32(0.5 * (1.0 - top_p) * mass / len(weights))
-    counted = weights[weights > floor]
-    from_best = np.cumsum(np.bincount(_bins(counted).astype(np.int64), counted.astype(np.float64))[::-1])
-    place = int(np.searchsorted(from_best, top_p * mass))
-    before = float(from_best[place - 1]) if place else 0.0
-    last_bin = len(from_best) - 1 - place
-    bins = _bins(weights)
-    ranked = rank_ids(logits, np.flatnonzero(bins == last_bin))
-    running = np.cumsum(weights[ranked], dtype=np.float64)
-    ranked = ranked[: int(np.searchsorted(running, top_p * mass - before)) + 1]
-    kept = np.where(bins > last_bin, weights, np.float32(0.0))
-    kept[ranked] = weights[ranked]
-    return kept
-
-
-def _bins(weights: Row) -> NDArray[np.int32]:
-    """Sign (0), exponent and five bits of the fraction: 32 bins for each doubling of the weight."""
-    return weights.view(np.int32) >> np.int32(18)
-
-
-def draw(weights: Row, uniform: float) -> int:
-    """The token at ``uniform`` (in [0, 1)) of the total weight, tokens laid end to end in the order of their ids."""
-    starts = np.arange(0, len(weights), _BLOCK)
-    blocks = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
-    target = uniform * float(blocks[-1])
-    block = _place(blocks, target)
-    start = block * _BLOCK
-    before = float(blocks[block - 1]) if block else 0.0
-    inside = np.cumsum(weights[start : start + _BLOCK], dtype=np.float64)
-    return start + _place(inside, target - before)
-
-
-def _place(running: NDArray[np.float64], target: float) -> int:
-    """First place where the running sum exceeds ``target``: one with a weight above 0, as rounding may push the
-    target to the sum of all, past the last such place."""
-    last = int(np.searchsorted(running, running[-1]))
-    return min(int(np.searchsorted(running, target, side="right")), last)
+def draw(weights: Weights, uniform: float) -> int:
+    """The token at ``uniform`` (in [0, 1), a multiple of 2**-53) of the total weight, tokens laid end to end in the
+    order of their ids."""
+    running = np.cumsum(weights)
+    target = int(uniform * 2.0**53) * int(running[-1]) >> 53
+    return int(np.searchsorted(running, target, side="right"))

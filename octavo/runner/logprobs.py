@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from octavo.core.step import TokenLogprobs
+from octavo.runner.drawing import UNIT_BITS, exponentials, in_units
 from octavo.runner.ranking import Row, rank_of, top_ids
 
 
@@ -30,9 +31,13 @@ def token_logprobs(logits: Row, token_id: int, num_top: int, num_valid_tokens: i
 
 
 def _log_sum_exp(logits: Row) -> float:
-    """Of one row, summed in float64 in an order fixed by the row's length."""
+    """Of one row. The sum is exact (see drawing)."""
     best = logits[logits.argmax()]  # argmax finds a NaN, too
     if not np.isfinite(best):
         raise ValueError("the model gave no usable logits for a logprob: NaN, infinite, or all -inf")
-    with np.errstate(over="ignore"):  # the difference of huge logits may be -inf, whose exp is 0
-        return float(best) + math.log(np.exp(logits - best).sum(dtype=np.float64))
+    return log_sum_exp(float(best), int(in_units(exponentials(logits)).sum()))
+
+
+def log_sum_exp(best: float, units: int) -> float:
+    """``units``: the sum of e**(logit - best), in units."""
+    return best + math.log(math.ldexp(units, -UNIT_BITS))

@@ -15,7 +15,7 @@ from torch import Tensor
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import NewRow, TokenLogprobs
 from octavo.kernels.reference import ReferenceOps
-from octavo.runner.drawing import draw, token_weights
+from octavo.runner.drawing import UNIT_BITS, draw, exponentials, in_units, token_weights
 from octavo.runner.randomness import uniform
 from octavo.runner.row_sampling import RowSampling
 from octavo.runner.sampler import Sampler, Samples
@@ -174,18 +174,18 @@ def test_nucleus_of_a_large_vocabulary(top_p: float, spread: float) -> None:
 
 
 def test_draw_walks_the_tokens_in_the_order_of_their_ids() -> None:
-    weights = np.zeros(1000, dtype=np.float32)
-    weights[[3, 400, 999]] = [1.0, 2.0, 1.0]
+    weights = np.zeros(1000, dtype=np.int64)
+    weights[[3, 400, 999]] = [2**50, 2**51, 2**50]
     drawn = [draw(weights, number) for number in (0.0, 0.2499, 0.25, 0.7499, 0.75, 1.0 - 2.0**-53)]
     assert drawn == [3, 3, 400, 400, 999, 999]
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 1000])
 def test_draw_never_returns_a_token_of_weight_zero(size: int) -> None:
-    weights = np.random.default_rng(size).random(size).astype(np.float32)
+    weights = np.random.default_rng(size).integers(2**40, size=size)
     weights[::3] = 0.0
     weights[-(size // 2) :] = 0.0
-    weights[size // 3] = 1e-30
+    weights[size // 3] = 1
     numbers = [0.0, 2.0**-53, *np.linspace(0, 1, 50, endpoint=False), 1.0 - 2.0**-53]
     assert all(weights[draw(weights, float(number))] > 0 for number in numbers)
 
@@ -493,3 +493,22 @@ def test_sampling_changes_neither_logits_nor_state() -> None:
 def test_penalties_on_the_largest_logits_of_either_sign_warn_of_nothing() -> None:
     params = SamplingParams(temperature=0.0, repetition_penalty=100.0, frequency_penalty=2.0)
     assert sample_one([3e38, -3e38, 1.0], new_row(params, (0, 1), 0)) == 0
+
+
+# Numbers
+
+
+def test_exponentials_are_right_and_best_is_exactly_one() -> None:
+    logits = np.linspace(-29.0, 0.0, 100_001, dtype=np.float32)
+    relative = exponentials(logits)
+    np.testing.assert_allclose(relative, np.exp(logits.astype(np.float64)), rtol=2.5e-7)
+    assert relative[-1] == 1.0
+    assert in_units(relative)[-1] == 2**UNIT_BITS
+    lost = exponentials(np.array([-np.inf, -3e38, -29.5, 0.0], dtype=np.float32))
+    assert in_units(lost).tolist() == [0, 0, 0, 2**UNIT_BITS]
+
+
+def test_sums_of_the_largest_vocabularies_are_exact() -> None:
+    logits = np.zeros(2**20, dtype=np.float32)
+    assert int(token_weights(logits, SamplingParams()).sum()) == 2 ** (20 + UNIT_BITS)
+    assert draw(token_weights(logits, SamplingParams()), 1.0 - 2.0**-53) == 2**20 - 1
