@@ -41,6 +41,7 @@ SOURCES: dict[str, list[str]] = {
     "api.cpp": [],
     "ceilings.cpp": [],
     "quantized_api.cpp": [],
+    "sampling_api.cpp": [],
     "isa.cpp": [],
     "operation.cpp": [],
     "program.cpp": [],

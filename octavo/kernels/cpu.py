@@ -10,6 +10,7 @@ from torch import Tensor
 from octavo.core.timing import Timed, untimed
 from octavo.kernels import native
 from octavo.kernels.cpu_quantized import CpuQuantizedLinear, CpuQuantizedPart, pack, quantized_row_floats
+from octavo.kernels.cpu_sampling import CpuSampling
 from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
 from octavo.kernels.native import NativeLibraryMissingError
 from octavo.kernels.native_batch import native_batch, set_kv
@@ -172,6 +173,9 @@ class CpuOps:
         self, step: Step, kv: Sequence[tuple[KVLayer, int]], max_logit_rows: int, timed: Timed = untimed
     ) -> CpuRecordedStep:
         return CpuRecordedStep(self._library, step, kv, max_logit_rows, timed)
+
+    def sampling(self) -> CpuSampling:
+        return CpuSampling(self._library)
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         # By numpy: torch would hand each of these small copies to its threads, which takes far longer than the copy.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from octavo.core.timing import Timed, untimed
 from octavo.kernels.quantized import Weight
+from octavo.kernels.sampling import Sampling
 
 Activation = Literal["silu", "gelu_tanh"]
 """gelu_tanh is the tanh approximation; both act on the gate half."""
@@ -180,6 +181,10 @@ class Ops(Protocol):
         once. What an operation is given while ``step`` is recorded is not filled in yet: ``step`` must not look into
         it, and its operations must be those of this object. ``timed``: told of the part "native".
         """
+        ...
+
+    def sampling(self) -> Sampling | None:
+        """How tokens are drawn for a whole batch, or None: then the runner draws row by row."""
         ...
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:

@@ -84,6 +84,8 @@ _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "octavo_rotate_and_write_kv": ([_PTR, _PTR, _PTR, _INT, _BATCH, _SHAPE, _PTR], c_int32),
     "octavo_attention": ([_PTR, _BATCH, _SHAPE, _PTR], c_int32),
     "octavo_argmax": ([_PTR, _PTR, _INT, _INT, _INT], None),
+    "octavo_sample": ([_PTR] * 6 + [_INT] * 4, None),
+    "octavo_logprobs": ([_PTR] * 4 + [_INT] * 4, None),
     "octavo_gate": ([_PTR, _PTR, _INT, _INT, c_int32], None),
     "octavo_add": ([_PTR, _PTR, _INT, _INT], None),
     "octavo_program_create": ([], _PTR),

@@ -132,6 +132,9 @@ class ReferenceOps:
     ) -> None:
         return None
 
+    def sampling(self) -> None:
+        """The specification is the runner's own."""
+
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         for source, target in pairs:
             for layer in layers:

@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import NewRow
+from octavo.kernels.sampling import REQUEST
+from octavo.runner.drawing import inverse_temperature
 from octavo.runner.ranking import Row, TokenIds
 
+_NO_IDS: TokenIds = np.empty(0, dtype=np.int64)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -45,14 +48,18 @@ class SeenTokens:
             self._counts[place] = 0
         return place
 
+    @property
+    def counted(self) -> tuple[TokenIds, NDArray[np.int64]]:
+        """Token ids and their counts; views that the next token may change."""
+        return self._ids[: len(self._places)], self._counts[: len(self._places)]
+
     def penalize(self, logits: Row, params: SamplingParams) -> None:
         """Apply the three penalties to ``logits`` [vocab] in place.
 
         Repetition (prompt and output): positive logits are divided by it, negative ones multiplied (Keskar et al.,
         2019). Frequency, a count times, and presence, once: subtracted, for output tokens only (OpenAI's API).
         """
-        ids = self._ids[: len(self._places)]
-        counts = self._counts[: len(self._places)]
+        ids, counts = self.counted
         values = logits[ids].astype(np.float64)
         with np.errstate(over="ignore"):  # a penalty can lift a logit beyond any number (bounded), or sink it to -inf
             if params.repetition_penalty != 1.0:
@@ -75,11 +82,9 @@ class BadWords:
     def add_output(self, token_id: int) -> None:
         self._tail.append(token_id)
 
-    def mask(self, logits: Row) -> None:
+    def masked_ids(self) -> list[int]:
         tail = tuple(self._tail)
-        for beginning, last in self._sequences:
-            if tail[len(tail) - len(beginning) :] == beginning:
-                logits[last] = -np.inf
+        return [last for beginning, last in self._sequences if tail[len(tail) - len(beginning) :] == beginning]
 
 
 class RowSampling:
@@ -148,8 +153,21 @@ class RowSampling:
         return self._is_plain and self.num_output_tokens >= self.params.min_tokens
 
     @property
+    def changes_with_tokens(self) -> bool:
+        """Whether what ``change`` does can be another thing after the next token."""
+        return self._seen is not None or self._bad_words is not None or self._masks_stops
+
+    @property
     def _masks_stops(self) -> bool:
         return self.num_output_tokens < self.params.min_tokens and len(self._stop_ids) > 0
+
+    @property
+    def _masked_ids(self) -> TokenIds:
+        """Those that must not be drawn next, whatever else is allowed."""
+        stop_ids = self._stop_ids if self._masks_stops else _NO_IDS
+        if self._bad_words is None:
+            return stop_ids
+        return np.concatenate((stop_ids, _id_array(self._bad_words.masked_ids())))
 
     def change(self, logits: Row) -> None:
         """Masks, bias and penalties, in this order, in place on ``logits`` [model rows]. A mask is -inf, so what
@@ -158,13 +176,37 @@ class RowSampling:
             allowed = logits[self._allowed]
             logits.fill(-np.inf)
             logits[self._allowed] = allowed
-        if self._masks_stops:
-            logits[self._stop_ids] = -np.inf
-        if self._bad_words is not None:
-            self._bad_words.mask(logits)
+        logits[self._masked_ids] = -np.inf
         logits[self._bias_ids] += self._bias_values
         if self._seen is not None:
             self._seen.penalize(logits, self.params)
+
+    @property
+    def request(self) -> bytes:
+        """One record (``kernels.sampling.REQUEST``) of what stays as it is, valid while this object lives."""
+        record = np.zeros((), dtype=REQUEST)
+        params = self.params
+        record["scale"] = 0.0 if params.greedy else inverse_temperature(params.temperature)
+        record["top_k"], record["top_p"], record["min_p"] = max(0, params.top_k), params.top_p, params.min_p
+        record["wants_logprobs"] = params.logprobs is not None
+        record["repetition"] = params.repetition_penalty
+        record["frequency"], record["presence"] = params.frequency_penalty, params.presence_penalty
+        if self._allowed is not None:
+            record["allowed"], record["num_allowed"] = self._allowed.ctypes.data, len(self._allowed)
+        record["bias_ids"], record["num_biases"] = self._bias_ids.ctypes.data, len(self._bias_ids)
+        record["biases"] = self._bias_values.ctypes.data
+        return record.tobytes()
+
+    def write_changes(self, record: np.void) -> TokenIds:
+        """Write the rest into its record in a batch: what ``change`` does now. Valid until ``append``, and while what
+        is returned is kept."""
+        masked_ids = self._masked_ids
+        record["masked"], record["num_masked"] = masked_ids.ctypes.data, len(masked_ids)
+        if self._seen is not None:
+            ids, counts = self._seen.counted
+            record["seen_ids"], record["seen_counts"] = ids.ctypes.data, counts.ctypes.data
+            record["num_seen"] = len(ids)
+        return masked_ids
 
 
 def _id_array(token_ids: Iterable[int]) -> TokenIds:

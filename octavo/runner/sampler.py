@@ -6,8 +6,8 @@
 3. temperature 0: the best token, ties by the lower id. Else temperature, top_k, top_p, min_p, and one draw whose
    randomness is a function of (seed, choice index, position) alone.
 
-Rows are handled one by one with numpy over arrays whose shape is the row's alone: what a row gets, bit for bit, cannot
-depend on its neighbours (design, promise 1).
+A back end may do this for the whole batch (``kernels.sampling``); else rows are handled one by one, which is the
+specification. Either way the bits are the same, and those of a row do not depend on its neighbours (design, promise 1).
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,13 @@ from torch import Tensor
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.step import NewRow, RowFault, TokenLogprobs
+from octavo.kernels.sampling import Sampling
 from octavo.runner.drawing import draw, token_weights
-from octavo.runner.logprobs import token_logprobs
+from octavo.runner.logprobs import listed_logprobs, token_logprobs
 from octavo.runner.randomness import uniform
 from octavo.runner.ranking import Row
 from octavo.runner.row_sampling import RowSampling
+from octavo.runner.sample_requests import SampleRequests
 
 
 class Samples(NamedTuple):
@@ -36,19 +38,19 @@ class Samples(NamedTuple):
 
 class Sampler:
     """``vocab_size``: rows of the model's head. ``num_valid_tokens``: ids that the tokenizer knows; rows beyond them
-    are never drawn nor listed (spec D18)."""
+    are never drawn nor listed (spec D18). ``kernels``: the back end's way for a whole batch, if it has one."""
 
-    def __init__(self, vocab_size: int, num_valid_tokens: int) -> None:
+    def __init__(self, vocab_size: int, num_valid_tokens: int, kernels: Sampling | None = None) -> None:
         self.vocab_size = vocab_size
         self.num_valid_tokens = min(num_valid_tokens, vocab_size)
+        self._kernels = kernels
+        self._requests = SampleRequests()
 
     def new_row(self, row: NewRow, bad_word_ids: Sequence[tuple[int, ...]] = ()) -> RowSampling:
         """Sampling state of a sequence; ``bad_word_ids`` are the token sequences of ``row.params.bad_words``."""
         return RowSampling(row, self.vocab_size, bad_word_ids)
 
-    def sample(
-        self, logits: Tensor, best_ids: Tensor, rows: Sequence[RowSampling], positions: Sequence[int]
-    ) -> Samples:
+    def sample(self, logits: Tensor, best_ids: Tensor, rows: list[RowSampling], positions: Sequence[int]) -> Samples:
         """Draw one token for each row; changes neither ``logits`` nor ``rows`` (the caller appends).
 
         ``logits``: fp32 [N, vocab_size]. ``best_ids``: ``Ops.argmax`` of each row's first ``num_valid_tokens``.
@@ -61,12 +63,14 @@ class Sampler:
         best = best_ids.tolist()
         if all(row.takes_best for row in rows) and np.isfinite(batch[np.arange(len(rows)), best]).all():
             return Samples(best, {}, {})
+        if self._kernels is not None:
+            return self._sample_batch(self._kernels, logits, best_ids, rows, positions)
         samples = Samples([], {}, {})
         for raw, best_id, row, position in zip(batch, best, rows, positions, strict=True):
             try:
                 token_id = self._sample_row(raw, best_id, row, position)
             except ValueError as error:
-                samples.faults[row.row_id] = RowFault(str(error), isinstance(error, InvalidRequestError))
+                samples.faults[row.row_id] = _fault(error)
                 samples.token_ids.append(0)
                 continue
             samples.token_ids.append(token_id)
@@ -81,11 +85,37 @@ class Sampler:
         Raises:
             ValueError: a row has a NaN, or no finite logit.
         """
+        if self._kernels is not None:
+            num_listed = min(num_top, self.num_valid_tokens)
+            answers = self._kernels.logprobs(logits, np.array(token_ids), self.num_valid_tokens, num_listed)
+            return tuple(listed_logprobs(answers, range(len(token_ids)), [num_top] * len(token_ids)))
         batch: Row = logits.detach().cpu().numpy()
         return tuple(
             token_logprobs(raw, token_id, num_top, self.num_valid_tokens)
             for raw, token_id in zip(batch, token_ids, strict=True)
         )
+
+    def _sample_batch(
+        self,
+        kernels: Sampling,
+        logits: Tensor,
+        best_ids: Tensor,
+        rows: list[RowSampling],
+        positions: Sequence[int],
+    ) -> Samples:
+        requests = self._requests
+        records = requests.records(rows, positions)
+        num_top = min(requests.num_top, self.num_valid_tokens)
+        answers = kernels.sample(logits, best_ids, records, self.num_valid_tokens, num_top)
+        bests, faults = answers.samples["best"], {}
+        for place in np.flatnonzero(~np.isfinite(bests)).tolist():
+            row = rows[place]
+            faults[row.row_id] = _fault(_no_token(row, float(bests[place]), row.changes_logits))
+        listing = [place for place in requests.listing if rows[place].row_id not in faults]
+        num_tops = [rows[place].params.logprobs or 0 for place in listing]
+        entries = listed_logprobs(answers, listing, num_tops) if listing else []
+        logprobs = {rows[place].row_id: entry for place, entry in zip(listing, entries, strict=True)}
+        return Samples(answers.samples["token_id"].tolist(), logprobs, faults)
 
     def _sample_row(self, raw: Row, best_id: int, row: RowSampling, position: int) -> int:
         changed = row.changes_logits
@@ -101,6 +131,10 @@ class Sampler:
         if row.params.greedy:
             return best_id
         return draw(token_weights(logits, row.params), uniform(row.seed, row.choice_index, position))
+
+
+def _fault(error: ValueError) -> RowFault:
+    return RowFault(str(error), isinstance(error, InvalidRequestError))
 
 
 def _no_token(row: RowSampling, best: float, changed: bool) -> ValueError:

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import NewRow, TokenLogprobs
+from octavo.kernels.cpu import CpuOps
 from octavo.kernels.reference import ReferenceOps
+from octavo.kernels.sampling import Sampling
 from octavo.runner.drawing import UNIT_BITS, draw, exponentials, in_units, token_weights
 from octavo.runner.randomness import uniform
 from octavo.runner.row_sampling import RowSampling
@@ -45,9 +48,18 @@ def new_row(
     )
 
 
+@cache
+def native_sampling() -> Sampling:
+    return CpuOps().sampling()
+
+
 def sample(sampler: Sampler, logits: Tensor, rows: Sequence[RowSampling], positions: Sequence[int]) -> Samples:
+    """Row by row, as the specification says; the native back end gives the same for the whole batch, bit for bit."""
     best_ids = ReferenceOps().argmax(logits, sampler.num_valid_tokens)
-    return sampler.sample(logits, best_ids, rows, positions)
+    samples = sampler.sample(logits, best_ids, list(rows), positions)
+    native = Sampler(sampler.vocab_size, sampler.num_valid_tokens, native_sampling())
+    assert native.sample(logits, best_ids, list(rows), positions) == samples
+    return samples
 
 
 def sample_one(logits: Sequence[float], row: NewRow, num_valid: int | None = None, position: int = 5) -> int:
@@ -465,6 +477,7 @@ def test_prompt_logprobs_equal_log_softmax() -> None:
     logits = torch.randn(6, 5000, generator=torch.Generator().manual_seed(1)) * 4
     token_ids = [0, 4999, 17, 17, 250, 4000]
     entries = Sampler(5000, 4990).prompt_logprobs(logits, token_ids, 3)
+    assert Sampler(5000, 4990, native_sampling()).prompt_logprobs(logits, token_ids, 3) == entries
     expected = logits.double().log_softmax(1)
     for entry, values, token_id in zip(entries, expected, token_ids, strict=True):
         best = values[:4990].topk(3)
@@ -475,9 +488,11 @@ def test_prompt_logprobs_equal_log_softmax() -> None:
         assert [value for _, value in entry.top] == pytest.approx(best.values.tolist(), abs=1e-5)
 
 
-def test_prompt_logprobs_of_nan_are_an_error() -> None:
+@pytest.mark.parametrize("is_native", [False, True])
+def test_prompt_logprobs_of_nan_are_an_error(is_native: bool) -> None:
+    sampler = Sampler(3, 3, native_sampling() if is_native else None)
     with pytest.raises(ValueError, match="no usable logits"):
-        Sampler(3, 3).prompt_logprobs(torch.tensor([[0.0, math.nan, 1.0]]), [2], 1)
+        sampler.prompt_logprobs(torch.tensor([[0.0, math.nan, 1.0]]), [2], 1)
 
 
 def test_sampling_changes_neither_logits_nor_state() -> None:

@@ -128,6 +128,20 @@ struct ArgmaxArgs {
     int64_t rows_per_task;
 };
 
+struct LogprobArgs {
+    const float* logits;
+    OctavoSample* samples;
+    int64_t* top_ids;
+    float* top_logits;
+    int64_t num_rows, width, count, num_top;
+};
+
+struct SampleArgs {
+    LogprobArgs logprobs;
+    const int64_t* best_ids;
+    const OctavoSampleRequest* requests;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const LinearArgs&, int64_t task);
@@ -142,6 +156,8 @@ struct Kernels {
     void (*argmax)(const ArgmaxArgs&, int64_t task);
     void (*gate)(const GateArgs&, int64_t task);
     void (*add)(const AddArgs&, int64_t task);
+    void (*sample)(const SampleArgs&, int64_t row);
+    void (*logprobs)(const LogprobArgs&, int64_t row);
 };
 
 // One definition an instruction set, in isa/<name>.cpp. Each is compiled with flags of its own.
@@ -153,5 +169,7 @@ extern const Kernels kAvx2Kernels;
 // At least `count` floats for the calling thread, 64-byte aligned, valid until its next call of scratch().
 // Defined outside the instruction-set files, so that no library template is compiled with their flags.
 float* scratch(int64_t count);
+// Likewise outside.
+void sort_ascending(uint64_t* keys, int64_t count);
 
 }  // namespace octavo

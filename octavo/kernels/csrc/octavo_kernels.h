@@ -68,6 +68,41 @@ struct OctavoBatch {
     int32_t kv_type;  // OctavoKvType
 };
 
+// What one row wants of its next token (octavo/kernels/sampling.py: REQUEST). Its logits change in this order: those not
+// allowed are masked, then others, biases are added, tokens seen are penalized. Ids are below the width of the logits.
+struct OctavoSampleRequest {
+    const int64_t* allowed;  // null: all
+    const int64_t* masked;
+    const int64_t* bias_ids;
+    const float* biases;
+    const int64_t* seen_ids;
+    const int64_t* seen_counts;  // in the output; 0: in the prompt alone
+    int64_t num_allowed;
+    int64_t num_masked;
+    int64_t num_biases;
+    int64_t num_seen;
+    double repetition;
+    double frequency;
+    double presence;
+    double uniform;  // in [0, 1), a multiple of 2^-53
+    double top_p;
+    int64_t top_k;  // 0: all
+    float scale;    // 1 / temperature; 0: the best token
+    float min_p;
+    int64_t wants_logprobs;
+};
+
+// What came of it (octavo/kernels/sampling.py: SAMPLE). Where `best` is not finite no token can be drawn, and nothing
+// else is filled in. The last three: of rows that want logprobs, unless `raw_best` is not finite.
+struct OctavoSample {
+    int64_t token_id;
+    float best;       // the greatest logit that may be drawn, as changed
+    float raw_best;   // the greatest of all raw logits
+    int64_t units;    // sum of e^(raw logit - raw_best) over all logits, in units of 2^-40
+    int64_t rank;     // 1: the best
+    double raw_logit;
+};
+
 // Choose the instruction set by name, or the best one that this machine has where name is null.
 OCTAVO_API int32_t octavo_set_isa(const char* name);
 // The name of the chosen instruction set.
@@ -124,6 +159,15 @@ OCTAVO_API void octavo_gate(const float* x, float* out, int64_t num_rows, int64_
 // out [R] = index of the greatest of the first `count` numbers of each row of x [R, width]: the first of equals, a NaN
 // before all.
 OCTAVO_API void octavo_argmax(const float* x, int64_t* out, int64_t num_rows, int64_t width, int64_t count);
+// One token for each row of logits [R, width], of the first `count` logits, as octavo/runner/drawing.py says.
+// best_ids [R]: octavo_argmax of the row. top_ids, top_logits [R, num_top]: of rows that want logprobs the best raw logits
+// of the first `count`, best first.
+OCTAVO_API void octavo_sample(const float* logits, const int64_t* best_ids, const OctavoSampleRequest* requests,
+                              OctavoSample* samples, int64_t* top_ids, float* top_logits, int64_t num_rows,
+                              int64_t width, int64_t count, int64_t num_top);
+// The logprobs of known tokens, samples[r].token_id.
+OCTAVO_API void octavo_logprobs(const float* logits, OctavoSample* samples, int64_t* top_ids, float* top_logits,
+                                int64_t num_rows, int64_t width, int64_t count, int64_t num_top);
 // x [R, width] += y [R, width].
 OCTAVO_API void octavo_add(float* x, const float* y, int64_t num_rows, int64_t width);
 

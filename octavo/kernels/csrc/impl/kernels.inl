@@ -13,12 +13,14 @@ using octavo::AttentionArgs;
 using octavo::GateArgs;
 using octavo::GatherArgs;
 using octavo::LinearArgs;
+using octavo::LogprobArgs;
 using octavo::NormArgs;
 using octavo::NormHeadsArgs;
 using octavo::QuantizeArgs;
 using octavo::QuantizedGatherArgs;
 using octavo::QuantizedLinearArgs;
 using octavo::RotateArgs;
+using octavo::SampleArgs;
 }  // namespace
 
 #include "math.h"
@@ -32,10 +34,15 @@ using octavo::RotateArgs;
 #include "linear_quantized.h"
 #include "rotate.h"
 #include "rows.h"
+#include "exact_sums.h"
+#include "draw.h"
+#include "logprobs.h"
+#include "sample.h"
 
 #define OCTAVO_DEFINE_KERNELS(variable, isa_name)                                                                  \
     namespace octavo {                                                                                            \
     extern const Kernels variable;                                                                                 \
     const Kernels variable = {isa_name, linear, quantize_rows, linear_quantized, gather_quantized, gather_rows, norm, \
-                              norm_heads, rotate_and_write_kv, attention, argmax, gate, add_rows};                 \
+                              norm_heads, rotate_and_write_kv, attention, argmax, gate, add_rows, sample,         \
+                              logprobs};                                                                             \
     }
