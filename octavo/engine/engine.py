@@ -2,8 +2,9 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from octavo.core.errors import InvalidRequestError
@@ -41,6 +42,10 @@ class EngineParts:
     timed: Timed = untimed
 
 
+def _check_stop(choices: Mapping[Request, Choice], sequence: Request, token_id: int) -> str | None:
+    return choices[sequence].check_stop(token_id)
+
+
 @dataclass(frozen=True, slots=True)
 class _Issued:
     plan: StepPlan
@@ -53,15 +58,15 @@ class Engine:
 
     def __init__(self, parts: EngineParts) -> None:
         self._scheduler = parts.scheduler
+        self._choices: dict[Request, Choice] = {}
         self._schedule = parts.timed("plan", parts.scheduler.schedule)
-        self._stop_check = parts.timed("detokenize", self._check_stop)
+        self._stop_check = parts.timed("detokenize", partial(_check_stop, self._choices))
         self._keeping = parts.scheduler.kv.keeping
         self._runner = parts.runner
         self._pieces = parts.pieces
         self._clock = parts.clock
         self._block_bytes = parts.block_bytes
         self._intake = Intake(parts.scheduler, parts.vocab_size, parts.eos_token_ids, parts.draw_seed)
-        self._choices: dict[Request, Choice] = {}
         self._open: dict[str, list[Request]] = {}
         self._pending: deque[_Issued] = deque()
         self._news = EngineOutputs()
@@ -225,9 +230,6 @@ class Engine:
             seconds = (self._clock() - issued.time) / num_tokens
             known = costs.seconds_per_token or seconds
             costs.seconds_per_token = known + (seconds - known) / 8
-
-    def _check_stop(self, sequence: Request, token_id: int) -> str | None:
-        return self._choices[sequence].check_stop(token_id)
 
     def _collect(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
         """Turn what landed into deltas and times."""

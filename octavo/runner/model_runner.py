@@ -14,7 +14,7 @@ from octavo.kernels.interface import BatchLayout, KVLayer, Ops
 from octavo.models.interface import Model
 from octavo.runner.disk_tier import DiskStore
 from octavo.runner.execution import make_execution
-from octavo.runner.input_batch import InputBatch
+from octavo.runner.input_batch import InputBatch, Row
 from octavo.runner.sampler import Sampler, Samples
 from octavo.runner.swapping import copy_between
 
@@ -55,9 +55,9 @@ class ModelRunner:
         timed: Timed = untimed,
     ) -> None:
         self._execution = make_execution(model, ops, kv.layers, sampler.num_valid_tokens, timed)
-        self._update_rows = timed("inputs", self._update_rows_of)
-        self._inputs = timed("inputs", self._inputs_of)
-        self._sample = timed("sample", self._sample_rows)
+        self._write_tables = timed("inputs", batch.write_tables)
+        self._inputs = timed("inputs", _inputs)
+        self._sample = timed("sample", _sample)
         self._ops = ops
         self._kv = kv
         self._batch = batch
@@ -85,7 +85,9 @@ class ModelRunner:
     @torch.inference_mode()
     def _execute(self, plan: StepPlan) -> StepResult:
         self._move_blocks(plan)
-        self._update_rows(plan)
+        for new in plan.new_rows:
+            self._add_row(new)
+        self._write_tables(plan.table_writes)
         result = self._compute(plan) if plan.row_ids else StepResult(plan.step_id, ())
         self._batch.release(plan.released_rows)
         return result
@@ -107,19 +109,9 @@ class ModelRunner:
         if plan.copies:
             self._ops.copy_blocks(self._kv.slots, plan.copies)
 
-    def _update_rows_of(self, plan: StepPlan) -> None:
-        for new in plan.new_rows:
-            self._add_row(new)
-        self._batch.write_tables(plan.table_writes)
-
     def _compute(self, plan: StepPlan) -> StepResult:
-        heads, token_ids, layouts, head_rows = self._inputs(plan)
+        heads, token_ids, layouts, head_rows = self._inputs(plan, self._batch)
         return self._read_heads(plan, heads, self._execution.run(token_ids, layouts, head_rows))
-
-    def _inputs_of(self, plan: StepPlan) -> tuple["_HeadRows", torch.Tensor, list[BatchLayout], torch.Tensor]:
-        heads = _HeadRows(plan, self._batch)
-        head_rows = torch.tensor(heads.rows, dtype=torch.int64)
-        return heads, self._batch.token_ids(plan), self._batch.layouts(plan), head_rows
 
     def _add_row(self, new: NewRow) -> None:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()
@@ -135,7 +127,8 @@ class ModelRunner:
         start = 0
         for logits, best_ids in outputs:
             sampling = heads.sampling[start : start + len(logits)]
-            samples = self._sample(sampling, logits[: len(sampling)], best_ids[: len(sampling)])
+            rows = [self._batch.rows[row_id] for row_id in sampling]
+            samples = self._sample(self._sampler, rows, logits[: len(sampling)], best_ids[: len(sampling)])
             drawn.token_ids.extend(samples.token_ids)
             drawn.logprobs.update(samples.logprobs)
             drawn.faults.update(samples.faults)
@@ -145,14 +138,6 @@ class ModelRunner:
                 prompt_logprobs[row_id] = prompt_logprobs.get(row_id, ()) + entries
             start += len(logits)
         return StepResult(plan.step_id, tuple(drawn.token_ids), drawn.logprobs, prompt_logprobs, drawn.faults)
-
-    def _sample_rows(self, row_ids: Sequence[int], logits: torch.Tensor, best_ids: torch.Tensor) -> Samples:
-        rows = [self._batch.rows[row_id] for row_id in row_ids]
-        states, positions = [row.sampling for row in rows], [len(row.tokens) for row in rows]
-        samples = self._sampler.sample(logits, best_ids, states, positions)
-        for row, token_id in zip(rows, samples.token_ids, strict=True):
-            row.append(token_id)
-        return samples
 
     def _prompt_logprobs(
         self, known: Sequence["_KnownToken"], logits: torch.Tensor
@@ -164,6 +149,20 @@ class ModelRunner:
             end = start + len(token_ids)
             yield row_id, self._sampler.prompt_logprobs(logits[start:end], token_ids, num_top)
             start = end
+
+
+def _inputs(plan: StepPlan, batch: InputBatch) -> tuple["_HeadRows", torch.Tensor, list[BatchLayout], torch.Tensor]:
+    heads = _HeadRows(plan, batch)
+    head_rows = torch.tensor(heads.rows, dtype=torch.int64)
+    return heads, batch.token_ids(plan), batch.layouts(plan), head_rows
+
+
+def _sample(sampler: Sampler, rows: Sequence[Row], logits: torch.Tensor, best_ids: torch.Tensor) -> Samples:
+    states, positions = [row.sampling for row in rows], [len(row.tokens) for row in rows]
+    samples = sampler.sample(logits, best_ids, states, positions)
+    for row, token_id in zip(rows, samples.token_ids, strict=True):
+        row.append(token_id)
+    return samples
 
 
 class _KnownToken(NamedTuple):
