@@ -80,6 +80,7 @@ uint64_t linears();
 uint64_t quantized_linears();
 uint64_t attention();
 uint64_t row_operations();
+uint64_t sampling();
 uint64_t thread_pool();
 uint64_t programs();
 

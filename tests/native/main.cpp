@@ -13,6 +13,7 @@ const Family kFamilies[] = {
     {"quantised linears", drive::quantized_linears},
     {"attention", drive::attention},
     {"row operations", drive::row_operations},
+    {"sampling", drive::sampling},
     {"thread pool", drive::thread_pool},
     {"programs", drive::programs},
 };
