@@ -1,6 +1,8 @@
 """What comes back from an engine in Python, put together from its deltas; names as in vLLM."""
 
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 
 from octavo.core.errors import InvalidRequestError, OctavoError
 from octavo.core.pin_types import PinReport
@@ -49,8 +51,9 @@ class RequestOutput:
         output.token_ids += delta.token_ids
         if delta.logprobs is not None:
             output.logprobs = (output.logprobs or []) + delta.logprobs
+            # Token by token: the bits of the sum must not depend on how many tokens came with one delta.
             drawn = (entry.logprob for entry in delta.logprobs)
-            output.cumulative_logprob = (output.cumulative_logprob or 0.0) + sum(drawn)
+            output.cumulative_logprob = reduce(add, drawn, output.cumulative_logprob or 0.0)
         if delta.cumulative_logprob is not None:
             output.cumulative_logprob = delta.cumulative_logprob
         if delta.prompt_logprobs is not None:

@@ -57,7 +57,6 @@ async def test_requests_side_by_side_have_the_answers_of_llm(llm: AsyncLLM, fold
         for choice in range(2):
             lengths = [len(output.outputs[choice].token_ids) for output in outputs]
             assert lengths == sorted(lengths), "each output holds what the one before it held"
-            assert lengths[0] < 6, "an output stays as it was when it came"
 
 
 async def test_a_text_and_a_conversation(llm: AsyncLLM) -> None:
