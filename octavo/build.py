@@ -89,7 +89,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
         ops=ops,
         kv=memory,
         batch=InputBatch(len(groups), cache.block_size, -(-config.max_position // cache.block_size)),
-        sampler=Sampler(config.vocab_size, tokenizer.vocab_size, ops.sampling()),
+        sampler=Sampler(config.vocab_size, tokenizer.vocab_size, ops.sampling(timed)),
         bad_words=_bad_word_encoder(tokenizer),
         timed=timed,
     )

@@ -174,8 +174,8 @@ class CpuOps:
     ) -> CpuRecordedStep:
         return CpuRecordedStep(self._library, step, kv, max_logit_rows, timed)
 
-    def sampling(self) -> CpuSampling:
-        return CpuSampling(self._library)
+    def sampling(self, timed: Timed = untimed) -> CpuSampling:
+        return CpuSampling(self._library, timed)
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:
         # By numpy: torch would hand each of these small copies to its threads, which takes far longer than the copy.

@@ -1,5 +1,6 @@
 """Tokens from logits on the native back end: a row is a task of its threads."""
 
+from collections.abc import Callable
 from ctypes import CDLL
 
 import numpy as np
@@ -7,20 +8,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from octavo.core.timing import Timed, untimed
 from octavo.kernels.sampling import Answers, Records
 
 
 class CpuSampling:
     """Implements ``Sampling``. Answers are kept and given out again while as many are asked for."""
 
-    def __init__(self, library: CDLL) -> None:
-        self._library = library
+    def __init__(self, library: CDLL, timed: Timed = untimed) -> None:
+        self._sample: Callable[..., None] = timed("native", library.octavo_sample)
+        self._logprobs: Callable[..., None] = timed("native", library.octavo_logprobs)
         self._answers = Answers(0, 0)
 
     def sample(self, logits: Tensor, best_ids: Tensor, requests: Records, count: int, num_top: int) -> Answers:
         logits = _fp32(logits)
         answers = self._answers_for(len(requests), num_top)
-        self._library.octavo_sample(
+        self._sample(
             logits.data_ptr(),
             best_ids.data_ptr(),
             requests.ctypes.data,
@@ -35,7 +38,7 @@ class CpuSampling:
         logits = _fp32(logits)
         answers = self._answers_for(len(token_ids), num_top)
         answers.samples["token_id"] = token_ids
-        self._library.octavo_logprobs(logits.data_ptr(), *_addresses(answers), *logits.shape, count, num_top)
+        self._logprobs(logits.data_ptr(), *_addresses(answers), *logits.shape, count, num_top)
         return answers
 
     def _answers_for(self, num_rows: int, num_top: int) -> Answers:

@@ -183,8 +183,10 @@ class Ops(Protocol):
         """
         ...
 
-    def sampling(self) -> Sampling | None:
-        """How tokens are drawn for a whole batch, or None: then the runner draws row by row."""
+    def sampling(self, timed: Timed = untimed) -> Sampling | None:
+        """How tokens are drawn for a whole batch, or None: then the runner draws row by row.
+
+        ``timed``: see ``record``."""
         ...
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:

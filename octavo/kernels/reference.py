@@ -132,7 +132,7 @@ class ReferenceOps:
     ) -> None:
         return None
 
-    def sampling(self) -> None:
+    def sampling(self, timed: Timed = untimed) -> None:
         """The specification is the runner's own."""
 
     def copy_blocks(self, layers: Sequence[KVLayer], pairs: Sequence[tuple[int, int]]) -> None:

@@ -87,31 +87,42 @@ inline uint64_t rank_key(float logit, int64_t id) {
     return static_cast<uint64_t>(falling) << 32 | static_cast<uint64_t>(id);
 }
 
+// The ids of tokens no further from the best than `furthest`, nor than kLowest, into row.candidates; how many.
+inline int64_t collect_candidates(const DrawRow& row, float furthest) {
+    const F16 best = set1(row.best), scale = set1(row.scale);
+    int64_t size = 0;
+    for (int64_t block = 0; block < row.num_blocks(); ++block) {
+        if (distance(row.greatest[block], row.best, row.scale) < furthest) continue;
+        const int64_t end = smaller((block + 1) * kSumBlock, row.count);
+        for (int64_t i = block * kSumBlock; i < end; i += kLanes) {
+            const F16 x = mul(sub(load_logits(row.logits + i, end - i), best), scale);
+            if (!any(less(set1(kLowest), x)) || !any(less_equal(set1(furthest), x))) continue;
+            for (int64_t id = i; id < smaller(i + kLanes, end); ++id) {
+                row.candidates[size] = static_cast<int32_t>(id);
+                const float here = distance(row.logits[id], row.best, row.scale);
+                size += (here >= furthest) & (here > kLowest);  // without a branch: it would be a coin's toss
+            }
+        }
+    }
+    return size;
+}
+
 // Keep the fewest best tokens that together measure at least `need`; all of those that have a weight, where they do not.
 // Tokens further from the best than `furthest` (at most 0) are known not to be needed.
 template <typename Measure>
 inline void keep_best(const DrawRow& row, int64_t need, float furthest, Measure measure) {
-    int64_t sums[kNumBins] = {};
-    const auto bin_of = [&](float x) { return static_cast<int64_t>(x * -static_cast<float>(kBinsPerUnit)); };
     const auto x_of = [&](int64_t id) { return distance(row.logits[id], row.best, row.scale); };
-    int64_t num_candidates = 0;
-    for (int64_t block = 0; block < row.num_blocks(); ++block) {
-        if (distance(row.greatest[block], row.best, row.scale) < furthest) continue;
-        const int64_t end = smaller((block + 1) * kSumBlock, row.count);
-        for (int64_t i = block * kSumBlock; i < end; ++i) {
-            const float x = x_of(i);
-            if (x < furthest || !(x > kLowest)) continue;
-            sums[bin_of(x)] += measure(i);
-            row.candidates[num_candidates++] = static_cast<int32_t>(i);
-        }
-    }
+    const auto bin_of = [&](int64_t id) { return static_cast<int64_t>(x_of(id) * -static_cast<float>(kBinsPerUnit)); };
+    int64_t sums[kNumBins] = {};
+    const int64_t num_candidates = collect_candidates(row, furthest);
+    for (int64_t i = 0; i < num_candidates; ++i) sums[bin_of(row.candidates[i])] += measure(row.candidates[i]);
     int64_t bin = 0;
     for (; bin < kNumBins && sums[bin] < need; ++bin) need -= sums[bin];
     if (bin == kNumBins) return;
     int64_t num_keys = 0;
     for (int64_t i = 0; i < num_candidates; ++i) {
         const int64_t id = row.candidates[i];
-        if (bin_of(x_of(id)) == bin) row.keys[num_keys++] = rank_key(row.logits[id], id);
+        if (bin_of(id) == bin) row.keys[num_keys++] = rank_key(row.logits[id], id);
     }
     octavo::sort_ascending(row.keys, num_keys);
     const auto id_at = [&](int64_t place) { return static_cast<int64_t>(row.keys[place] & 0xffffffffu); };
@@ -132,13 +143,27 @@ inline void keep_top_k(const DrawRow& row, int64_t top_k) {
     keep_best(row, top_k, furthest, [](int64_t) { return int64_t{1}; });
 }
 
+// The sum of the weights of tokens no further from the best than `furthest`.
+inline int64_t units_within(const DrawRow& row, float furthest) {
+    const F16 best = set1(row.best), scale = set1(row.scale);
+    int64_t units = 0;
+    for (int64_t block = 0; block < row.num_blocks(); ++block) {
+        if (distance(row.greatest[block], row.best, row.scale) < furthest) continue;
+        ExactSum sum;
+        const int64_t end = smaller((block + 1) * kSumBlock, row.count);
+        for (int64_t i = block * kSumBlock; i < end; i += kLanes) {
+            const F16 x = mul(sub(load_logits(row.logits + i, end - i), best), scale);
+            sum.count(select(less(x, set1(furthest)), set1(0.0f), load(row.weights + i)));
+        }
+        units += sum.units();
+    }
+    return units;
+}
+
 inline void keep_top_p(const DrawRow& row, double top_p) {
-    const double mass = static_cast<double>(row.total_units());
-    const int64_t need = larger(1, static_cast<int64_t>(__builtin_ceil(top_p * mass)));
-    // All tokens of less weight than this hold together at most about half of what need not be kept. In units; a few of
-    // them, so that rounding does not count.
-    const double floor = 0.5 * (1.0 - top_p) * mass / static_cast<double>(row.count);
-    const float furthest = floor < 16.0 ? kLowest : static_cast<float>(__builtin_log(floor * 0x1p-40));
+    const int64_t need = larger(1, static_cast<int64_t>(__builtin_ceil(top_p * static_cast<double>(row.total_units()))));
+    float furthest = -1.0f;
+    while (furthest > kLowest && units_within(row, furthest) < need) furthest *= 2.0f;
     keep_best(row, need, furthest, [&](int64_t id) { return in_units(row.weights[id]); });
 }
 

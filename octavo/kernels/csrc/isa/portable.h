@@ -102,6 +102,13 @@ inline F16 max(F16 a, F16 b) { return each([&](int i) { return choose(a.v[i] > b
 inline Mask less(F16 a, F16 b) {
     return {{a.v[0] < b.v[0], a.v[1] < b.v[1], a.v[2] < b.v[2], a.v[3] < b.v[3]}};
 }
+inline Mask less_equal(F16 a, F16 b) {
+    return {{a.v[0] <= b.v[0], a.v[1] <= b.v[1], a.v[2] <= b.v[2], a.v[3] <= b.v[3]}};
+}
+inline bool any(Mask mask) {
+    const Int4 either = (mask.v[0] | mask.v[1]) | (mask.v[2] | mask.v[3]);
+    return (either[0] | either[1] | either[2] | either[3]) != 0;
+}
 // mask ? a : b
 inline F16 select(Mask mask, F16 a, F16 b) {
     return each([&](int i) { return choose(mask.v[i], a.v[i], b.v[i]); });
