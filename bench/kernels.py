@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from octavo.kernels.cpu import CpuOps
-from octavo.kernels.interface import AttentionSpec, BatchLayout, allocate_kv, kv_head_bytes
+from octavo.kernels.interface import AttentionSpec, BatchLayout, allocate_kv
+from octavo.kernels.kinds import kv_head_bytes
 
 Figures = dict[str, str | int | float]
 
@@ -64,7 +65,8 @@ def attention(ops: CpuOps, dtype: torch.dtype, num_sequences: int, context: int)
     """One decode row a sequence, blocks of 16 in shuffled places, keys and values in ``dtype``."""
     spec, block_size = AttentionSpec(9, 3, 64, 0.125), 16
     num_blocks = num_sequences * context // block_size
-    layer_bytes = 2 * num_blocks * block_size * spec.num_kv_heads * kv_head_bytes(spec.head_dim, dtype)
+    head_bytes = kv_head_bytes(spec.head_dim, str(dtype).removeprefix("torch."))
+    layer_bytes = 2 * num_blocks * block_size * spec.num_kv_heads * head_bytes
     layers = [
         allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, dtype)
         for _ in range(max(1, round(MEMORY_BYTES / layer_bytes)))

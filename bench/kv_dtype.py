@@ -19,7 +19,7 @@ from torch import Tensor
 
 from octavo.bench.report import report
 from octavo.cli.table import json_option
-from octavo.kernels import select_ops
+from octavo.kernels.registry import select_ops
 from octavo.loading.interface import Tokenizer
 from octavo.loading.resolve import resolve_model
 from octavo.loading.tokenizer import load_tokenizer

@@ -22,8 +22,8 @@ from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.timing import Timed, untimed
 from octavo.engine.engine import Engine, EngineParts
 from octavo.engine_args import EngineArgs, head_skips
-from octavo.kernels import select_ops
 from octavo.kernels.interface import Ops, allocate_kv
+from octavo.kernels.registry import select_ops
 from octavo.loading.interface import Tokenizer
 from octavo.loading.resolve import resolve_model
 from octavo.loading.tokenizer import load_tokenizer
@@ -124,7 +124,7 @@ def _set_threads(ops: Ops, threads: int) -> None:
 
 def _block_bytes(args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup]) -> int:
     """Bytes of one block: keys and values of ``block_size`` tokens in each of its layer slots."""
-    return kv_bytes_per_token(config, args.kv_dtype) * args.block_size // len(groups)
+    return kv_bytes_per_token(config, args.kv_dtype_name) * args.block_size // len(groups)
 
 
 def _cache_config(
@@ -273,7 +273,7 @@ def _log_pool(scheduler: Scheduler, args: EngineArgs, block_bytes: int) -> None:
     gib = cache.num_blocks * block_bytes / 2**30
     logger.info(
         "KV cache memory: %.2f GiB in %d blocks of %d tokens, %s",
-        *(gib, cache.num_blocks, cache.block_size, str(args.kv_dtype).removeprefix("torch.")),
+        *(gib, cache.num_blocks, cache.block_size, args.kv_dtype_name),
     )
     logger.info("KV cache size: %s tokens", f"{cache.num_token_slots:,}")
     if longest < scheduler.config.max_model_len:

@@ -105,11 +105,16 @@ class EngineArgs:
         _check(self)
 
     @property
+    def kv_dtype_name(self) -> str:
+        """Its name, for those who do without torch."""
+        return KV_CACHE_DTYPES[self.kv_cache_dtype]
+
+    @property
     def kv_dtype(self) -> "torch.dtype":
         """The type that holds keys and values: float32, float16 or int8."""
         import torch
 
-        dtype: torch.dtype = getattr(torch, KV_CACHE_DTYPES[self.kv_cache_dtype])
+        dtype: torch.dtype = getattr(torch, self.kv_dtype_name)
         return dtype
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import octavo
+from tests.support.models import rand_model
 
 ROOT = Path(octavo.__file__).parent
 HEAVY = ("torch", "numpy", "transformers", "fastapi", "zmq")
@@ -45,6 +46,18 @@ def test_bookkeeping_imports_no_tensor_library(package: str) -> None:
         "print([name for name in ('torch', 'numpy') if name in sys.modules])"
     )
     assert run_fresh(code).strip() == "[]"
+
+
+def test_inspecting_a_model_imports_no_torch(smollm2_path: Path, tmp_path: Path) -> None:
+    """A GGUF file, and a folder of safetensors."""
+    for model in (smollm2_path, rand_model(tmp_path, "qwen2")):
+        code = (
+            "import sys; from octavo.cli.main import octavo; "
+            f"octavo(['inspect', {str(model)!r}], standalone_mode=False); print('torch' in sys.modules)"
+        )
+        *told, has_torch = run_fresh(code).splitlines()
+        assert has_torch == "False"
+        assert any(line.startswith("blocks that fit") for line in told)
 
 
 def test_core_imports_the_standard_library_only() -> None:

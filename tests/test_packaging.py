@@ -106,7 +106,9 @@ def test_the_wheel_is_manylinux_compatible(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_it_imports_from_the_wheel_and_finds_its_library(installed: Environment, tmp_path: Path) -> None:
-    code = "import octavo; from octavo.kernels import select_ops; print(octavo.__file__, select_ops('cpu').name)"
+    code = (
+        "import octavo; from octavo.kernels.registry import select_ops; print(octavo.__file__, select_ops('cpu').name)"
+    )
     origin, backend = installed.run(code, tmp_path).split()
     assert Path(origin).is_relative_to(installed.site_packages)
     assert backend == "cpu"

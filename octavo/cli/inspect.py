@@ -10,7 +10,7 @@ from octavo.cli.units import readable_bytes
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
-    from octavo.loading.weights import ModelSummary
+    from octavo.loading.summary import ModelSummary
 
 FP32_BYTES = 4
 """A loaded parameter: weights are computed with in fp32."""
@@ -25,10 +25,10 @@ def inspect_command(engine_args: "EngineArgs") -> None:
     MODEL is what `octavo serve` takes. Only headers are read; nothing is loaded.
     """
     from octavo.loading.resolve import resolve_model
-    from octavo.loading.weights import model_summary
+    from octavo.loading.summary import model_summary
 
     path = resolve_model(engine_args.model)
-    summary = model_summary(path, engine_args.kv_dtype)
+    summary = model_summary(path, engine_args.kv_dtype_name)
     lines = {"model": str(path)} | describe_model(summary) | describe_memory(summary, engine_args)
     width = max(map(len, lines))
     for name, value in lines.items():
@@ -61,7 +61,7 @@ def _describe_groups(count: int, num_layers: int, window: int | None) -> str:
 
 def describe_memory(summary: "ModelSummary", engine_args: "EngineArgs") -> dict[str, str]:
     """Lines about the KV cache that `octavo serve` would make with these settings, now, on this machine."""
-    dtype = str(engine_args.kv_dtype).removeprefix("torch.")
+    dtype = engine_args.kv_dtype_name
     block_bytes = summary.kv_bytes_per_token * engine_args.block_size // len(summary.groups)
     budget, source = _kv_budget(summary, engine_args)
     num_blocks = budget // block_bytes

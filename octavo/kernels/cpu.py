@@ -11,7 +11,8 @@ from octavo.core.timing import Timed, untimed
 from octavo.kernels import native
 from octavo.kernels.cpu_quantized import CpuQuantizedLinear, CpuQuantizedPart, pack, quantized_row_floats
 from octavo.kernels.cpu_sampling import CpuSampling
-from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
+from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
+from octavo.kernels.kinds import Activation
 from octavo.kernels.native import NativeLibraryMissingError
 from octavo.kernels.native_batch import native_batch, set_kv
 from octavo.kernels.program import as_register, empty_like_rows

@@ -8,17 +8,15 @@ import contextlib
 import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from octavo.core.timing import Timed, untimed
+from octavo.kernels.kinds import Activation
 from octavo.kernels.quantized import Weight
 from octavo.kernels.sampling import Sampling
-
-Activation = Literal["silu", "gelu_tanh"]
-"""gelu_tanh is the tanh approximation; both act on the gate half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +214,6 @@ class RecordedStep(Protocol):
         """Run forward and head; inputs as in ``Step.forward``, but one layout a group. Gives what ``head`` returns for
         a few rows at a time, in order, each valid until the next one is asked for."""
         ...
-
-
-def kv_head_bytes(head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes of one token's key (or value) of one KV head: int8 adds its scale."""
-    return head_dim * dtype.itemsize + (SCALE_DTYPE.itemsize if dtype == torch.int8 else 0)
 
 
 def allocate_kv(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVLayer:

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from octavo.core.timing import Timed, untimed
-from octavo.kernels.interface import Activation, AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
+from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
+from octavo.kernels.kinds import Activation
 from octavo.kernels.quantized import QuantizedWeight, Weight, quantize_activations, quantized_parts
 from octavo.kernels.reference_quantized import ReferencePart, part_times_row, reference_part
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from octavo.core.errors import ConfigurationError
-from octavo.kernels.interface import Activation
+from octavo.kernels.kinds import Activation
 from octavo.loading.rope_config import gemma3_rope, uniform_rope
 from octavo.loading.unsupported import MAX_LAYERS, refuse_unsupported_config
 from octavo.models.config import LayerConfig, ModelConfig

@@ -1,13 +1,9 @@
-"""From a path to a model that runs, or to a summary of it."""
+"""From a path to a model that runs."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from octavo.core.errors import ConfigurationError
 from octavo.kernels.interface import Ops
@@ -15,8 +11,8 @@ from octavo.loading.checkpoint import Checkpoint, Weights, fingerprint, settled_
 from octavo.loading.gguf_weights import GGUFCheckpoint
 from octavo.loading.quantization import Quantization
 from octavo.loading.safetensors_weights import SafetensorsCheckpoint
+from octavo.loading.summary import check_exists
 from octavo.models.config import ModelConfig
-from octavo.models.groups import LayerGroup, kv_bytes_per_token, layer_groups
 from octavo.models.interface import Model
 from octavo.models.registry import model_class
 
@@ -34,21 +30,6 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     generation_config: Mapping[str, Any]
     fingerprint: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSummary:
-    """What ``octavo inspect`` shows, from headers alone.
-
-    ``kinds``: tensors by number format. ``weight_bytes``: as stored. ``kv_bytes_per_token``: all layers.
-    """
-
-    config: ModelConfig
-    num_parameters: int
-    weight_bytes: int
-    kinds: Mapping[str, int]
-    groups: tuple[LayerGroup, ...]
-    kv_bytes_per_token: int
 
 
 def load_model(
@@ -80,35 +61,14 @@ def load_model(
     )
 
 
-def model_summary(path: Path, kv_dtype: torch.dtype = torch.float32) -> ModelSummary:
-    """Describe the model at ``path`` with keys and values in ``kv_dtype``, reading headers only.
-
-    Raises:
-        ConfigurationError: as ``load_model``.
-    """
-    checkpoint = open_checkpoint(path)
-    Weights(checkpoint)  # checks names and shapes
-    return ModelSummary(
-        config=checkpoint.config,
-        num_parameters=sum(prod(tensor.shape) for tensor in checkpoint.tensors.values()),
-        weight_bytes=sum(tensor.num_bytes for tensor in checkpoint.tensors.values()),
-        kinds=Counter(tensor.kind for tensor in checkpoint.tensors.values()),
-        groups=layer_groups(checkpoint.config),
-        kv_bytes_per_token=kv_bytes_per_token(checkpoint.config, kv_dtype),
-    )
-
-
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a .gguf file or a folder of safetensors; headers are read, tensors are not.
 
     Raises:
         ConfigurationError: nothing there, or something else, or broken.
     """
-    if path.is_dir():
-        return SafetensorsCheckpoint(path)
-    if not path.exists():
-        raise ConfigurationError(f"{path} does not exist; give a folder of safetensors or a .gguf file that does")
-    return GGUFCheckpoint(path)
+    check_exists(path)
+    return SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
 
 
 def _with_context(config: ModelConfig, max_model_len: int | None) -> ModelConfig:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo.kernels.interface import Activation
+from octavo.kernels.kinds import Activation
 
 
 @dataclass(frozen=True, slots=True)

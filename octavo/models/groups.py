@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-
-from octavo.kernels.interface import kv_head_bytes
+from octavo.kernels.kinds import kv_head_bytes
 from octavo.models.config import ModelConfig
 
 
@@ -43,7 +41,7 @@ def group_size(groups: tuple[LayerGroup, ...]) -> int:
     return max(len(group.layers) for group in groups)
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
+def kv_bytes_per_token(config: ModelConfig, dtype: str = "float32") -> int:
     """Bytes of keys and values in ``dtype`` that one token holds in all layers, empty slots of the groups included."""
     groups = layer_groups(config)
     slots = len(groups) * group_size(groups)

@@ -1,4 +1,4 @@
-"""What every model file offers: the names and shapes of its weights, and one forward pass."""
+"""What every model file offers: one forward pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,14 +30,9 @@ class Model(Protocol):
     config: ModelConfig
 
     def __init__(self, config: ModelConfig, weights: ModelWeights, ops: Ops) -> None:
-        """``weights`` holds exactly the names and shapes of ``weight_shapes(config)``, fp32; loading checks this.
+        """``weights`` holds exactly the names and shapes of ``names.weight_shapes(config)``, fp32; loading checks this.
 
         A mapping may produce each tensor when it is asked for, so that peak memory stays near one copy."""
-        ...
-
-    @staticmethod
-    def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-        """Canonical weight names (those of the Hugging Face checkpoint) and their shapes."""
         ...
 
     def forward(self, inputs: ModelInputs) -> Tensor:

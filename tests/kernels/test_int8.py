@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from octavo.kernels.interface import AttentionSpec, KVLayer, Ops, allocate_kv, kv_head_bytes
+from octavo.kernels.interface import AttentionSpec, KVLayer, Ops, allocate_kv
+from octavo.kernels.kinds import KV_ITEM_BYTES, kv_head_bytes
 from tests.kernels.cases import logical_sequence, place, quantized, random_rows, rope_table
 
 
@@ -83,12 +84,11 @@ def test_large_numbers_do_not_overflow(ops: Ops) -> None:
     assert result == pytest.approx([2e38, -2e38, 0.0, 32 / 127 * 2e38])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "head_bytes"), [(torch.float32, 4 * 64), (torch.float16, 2 * 64), (torch.int8, 64 + 4)]
-)
-def test_bytes_of_a_head_are_those_that_memory_takes(dtype: torch.dtype, head_bytes: int) -> None:
+@pytest.mark.parametrize(("dtype", "head_bytes"), [("float32", 4 * 64), ("float16", 2 * 64), ("int8", 64 + 4)])
+def test_bytes_of_a_head_are_those_that_memory_takes(dtype: str, head_bytes: int) -> None:
+    assert dtype in KV_ITEM_BYTES
     assert kv_head_bytes(64, dtype) == head_bytes
-    kv = allocate_kv(num_blocks=3, block_size=8, num_kv_heads=2, head_dim=64, dtype=dtype)
+    kv = allocate_kv(num_blocks=3, block_size=8, num_kv_heads=2, head_dim=64, dtype=getattr(torch, dtype))
     assert sum(tensor.nbytes for tensor in kv.tensors) == 3 * 8 * 2 * 2 * head_bytes
 
 

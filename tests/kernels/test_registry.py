@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from octavo.core.errors import ConfigurationError
-from octavo.kernels import native, registry, select_ops
+from octavo.kernels import native, registry
 from octavo.kernels.cpu import CpuOps
 from octavo.kernels.reference import ReferenceOps
+from octavo.kernels.registry import select_ops
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from octavo.core.errors import ConfigurationError
-from octavo.kernels import select_ops
+from octavo.kernels.registry import select_ops
 from octavo.loading.model_config import parse_model_config, read_model_config
-from octavo.loading.weights import load_model, model_summary, open_checkpoint
+from octavo.loading.summary import model_summary
+from octavo.loading.weights import load_model, open_checkpoint
 from octavo.models.config import LayerConfig, RopeConfig
 from tests.support.models import RAND_VOCAB, edit_json, rand_model
 

@@ -9,9 +9,9 @@ import pytest
 from octavo import LLM
 from octavo.core.errors import ConfigurationError
 from octavo.loading.gguf_config import gguf_model_config
+from octavo.loading.summary import model_summary
 from octavo.loading.tokenizer import load_tokenizer
 from octavo.loading.unsupported import MAX_LAYERS
-from octavo.loading.weights import model_summary
 from tests.support.models import edit_json, rand_model
 
 

@@ -11,12 +11,13 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter, quants
 
 from octavo.core.errors import ConfigurationError
-from octavo.kernels import select_ops
+from octavo.kernels.registry import select_ops
 from octavo.loading.gguf_quants import UNPACKERS, quantized_weight
 from octavo.loading.gguf_reader import GGUFFile
 from octavo.loading.gguf_weights import GGUFCheckpoint, dequantize
 from octavo.loading.quantization import Quantization
-from octavo.loading.weights import load_model, model_summary
+from octavo.loading.summary import model_summary
+from octavo.loading.weights import load_model
 from tests.support.forward import greedy, prompt_logits
 from tests.support.gguf_files import Kind, to_gguf
 from tests.support.models import RAND_VOCAB, rand_model, script_model

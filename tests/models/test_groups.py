@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from octavo.models.config import LayerConfig, ModelConfig, RopeConfig
 from octavo.models.groups import LayerGroup, group_size, kv_bytes_per_token, layer_groups
@@ -60,4 +59,4 @@ def test_bytes_per_token_count_empty_slots() -> None:
     model = config([LOCAL] * 5 + [GLOBAL] * 3)
     assert kv_bytes_per_token(model) == 3 * 3 * 2 * 4 * 4
     # int8: a byte a number, and a scale of four a token and KV head.
-    assert kv_bytes_per_token(replace(model, num_kv_heads=2), torch.int8) == 3 * 3 * 2 * 2 * (4 + 4)
+    assert kv_bytes_per_token(replace(model, num_kv_heads=2), "int8") == 3 * 3 * 2 * 2 * (4 + 4)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from octavo.core.errors import ConfigurationError
-from octavo.kernels import select_ops
+from octavo.kernels.registry import select_ops
 from octavo.loading.weights import load_model
 from tests.support.forward import greedy, prompt_logits
 from tests.support.models import RAND_VOCAB, edit_json, rand_model

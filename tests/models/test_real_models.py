@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from octavo.kernels import select_ops
-from octavo.loading.weights import load_model, model_summary
+from octavo.kernels.registry import select_ops
+from octavo.loading.summary import model_summary
+from octavo.loading.weights import load_model
 from tests.support.forward import prompt_logits
 from tests.support.parity import random_ids
 

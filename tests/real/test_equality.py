@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import octavo.build
-from octavo.kernels import select_ops
+from octavo.kernels.registry import select_ops
 from tests.real.text import ALICE
 from tests.support.driving import Answer, Driver, Job, all_bits, at_steps, greedy_params, run_apart
 from tests.support.forward import SequenceRun

@@ -12,7 +12,7 @@ import torch
 
 import octavo.build
 from bench.kv_dtype import compare, prompt_ids, read_prompts
-from octavo.kernels import select_ops
+from octavo.kernels.registry import select_ops
 from tests.support.driving import Driver, Job, all_bits, at_steps, greedy_params, run_apart
 
 SETTINGS: dict[str, Any] = {"max_model_len": 144, "max_num_seqs": 8, "swap_space": 0}

@@ -9,10 +9,10 @@ import pytest
 from torch import Tensor
 
 import octavo.build
-from octavo.kernels import select_ops
 from octavo.kernels.cpu import CpuOps
 from octavo.kernels.interface import Linear, Ops
 from octavo.kernels.quantized import QuantizedWeight, quantize_activations
+from octavo.kernels.registry import select_ops
 from octavo.loading.checkpoint import Weights
 from octavo.loading.quantization import quantize
 from octavo.loading.weights import open_checkpoint

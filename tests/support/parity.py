@@ -10,7 +10,7 @@ import gguf
 import torch
 from torch import Tensor
 
-from octavo.kernels import select_ops
+from octavo.kernels.registry import select_ops
 from octavo.loading.gguf_reader import QuickReader
 from octavo.loading.weights import load_model
 from octavo.models.interface import Model

@@ -24,7 +24,7 @@ from octavo.loading.gguf_reader import QuickReader
 from octavo.loading.gguf_weights import GGUFCheckpoint, dequantize
 from octavo.loading.pull import cache_dir
 from octavo.models.config import ModelConfig
-from octavo.models.registry import model_class
+from octavo.models.names import weight_shapes
 
 _KINDS = {
     "Q8_0": (GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
@@ -92,7 +92,7 @@ def _requantized(tensor: ReaderTensor, kind: GGMLQuantizationType) -> tuple[np.n
 def _write_float32(path: Path, target: Path) -> None:
     checkpoint = GGUFCheckpoint(path)
     target.mkdir()
-    names = model_class(checkpoint.config).weight_shapes(checkpoint.config)
+    names = weight_shapes(checkpoint.config)
     save_file({name: checkpoint.read(name) for name in names}, target / "model.safetensors", {"format": "pt"})
     config = _hub_config(checkpoint.config) | {"eos_token_id": sorted(checkpoint.eos_token_ids)}
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from octavo.bench.compare.figures import ModelCost, floor_of, row
 from octavo.bench.compare.models import model_as
 from octavo.bench.compare.process import EngineProcess
 from octavo.core.errors import ConfigurationError
-from octavo.loading.weights import model_summary
+from octavo.loading.summary import model_summary
 
 WARM_UP = Cell("warm-up", 1, 8, 2)
 
