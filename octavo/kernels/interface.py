@@ -78,7 +78,7 @@ class BatchLayout:
     ``slots``: int64 [R], block_id * B + offset where the row's key and value go.
     ``query_starts``: int32 [S + 1], rows of sequence s are query_starts[s] .. query_starts[s + 1].
     ``context_lens``: int32 [S], keys of the sequence once this step has written its own (last position + 1).
-    ``block_tables``: int32 [S, widest], physical block of each logical block; entries past the end are -1.
+    ``block_tables``: int32 [S, widest or more], physical block of each logical block; entries past the end are -1.
     """
 
     positions: Tensor
@@ -211,8 +211,9 @@ class RecordedStep(Protocol):
     def run(
         self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Run forward and head; inputs as in ``Step.forward``, but one layout a group. Gives what ``head`` returns for
-        a few rows at a time, in order, each valid until the next one is asked for."""
+        """Run forward and head; inputs as in ``Step.forward``, but one layout a group. The very ``layouts`` and
+        ``head_rows`` of the step before may be given again, with other numbers in the layouts' memory. Gives what
+        ``head`` returns for a few rows at a time, in order, each valid until the next one is asked for."""
         ...
 
 

@@ -54,23 +54,42 @@ class _Recording:
             logits, best_ids = step.head(hidden)
         # Kept, so that no other register shares their memory: it is written here, or read when the program has run.
         self._registers = (token_ids, head_rows, hidden, logits, best_ids)
-        self._token_ids, self._head_rows, self._hidden, self.logits, self.best_ids = map(_memory, self._registers)
+        self._token_ids, self._head_rows, self._hidden, self._logits, self._best_ids = map(_memory, self._registers)
+        self._outputs = torch.from_numpy(self._logits[:0]), torch.from_numpy(self._best_ids[:0])
+        self._last_layouts: Sequence[BatchLayout] | None = None
+        self._last_head_rows: Tensor | None = None
 
     def run(self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor, num_logit_rows: int) -> None:
         """The whole step; logits of the first ``num_logit_rows`` rows that reach the head."""
         num_rows, num_head_rows = len(token_ids), len(head_rows)
-        rows = self._head_rows[:num_head_rows]
-        rows[:] = head_rows.numpy()
-        if num_head_rows and not 0 <= rows.min() <= rows.max() < num_rows:
-            raise IndexError(f"The head was given a row outside 0 .. {num_rows - 1}.")
+        if layouts is not self._last_layouts or head_rows is not self._last_head_rows:
+            self._last_layouts = self._last_head_rows = None  # should one of them be refused
+            self._take_head_rows(head_rows, num_rows)
+            self._take_layouts(layouts)
+            self._last_layouts, self._last_head_rows = layouts, head_rows
         self._token_ids[:num_rows] = token_ids.numpy()
-        for layers, layout in zip(self._layers, layouts, strict=True):
-            self._layouts[layers] = layout_values(layout)
         if num_logit_rows == num_head_rows:
             self._program.run(range(len(self._program)), num_rows, num_head_rows)
         else:
             self._program.run(range(self._num_forward), num_rows, num_head_rows)
             self.run_head(0, num_logit_rows)
+
+    def _take_head_rows(self, head_rows: Tensor, num_rows: int) -> None:
+        rows = self._head_rows[: len(head_rows)]
+        rows[:] = head_rows.numpy()
+        if len(head_rows) and not 0 <= rows.min() <= rows.max() < num_rows:
+            raise IndexError(f"The head was given a row outside 0 .. {num_rows - 1}.")
+
+    def _take_layouts(self, layouts: Sequence[BatchLayout]) -> None:
+        for layers, layout in zip(self._layers, layouts, strict=True):
+            self._layouts[layers] = layout_values(layout)
+
+    def outputs(self, count: int) -> tuple[Tensor, Tensor]:
+        """The first ``count`` rows of what the head gave, logits and best tokens; the same objects while that is the
+        same count."""
+        if len(self._outputs[0]) != count:
+            self._outputs = torch.from_numpy(self._logits[:count]), torch.from_numpy(self._best_ids[:count])
+        return self._outputs
 
     def run_head(self, first: int, count: int) -> None:
         """The head alone, on more rows of the same step; rows are asked for once, in order."""
@@ -115,7 +134,7 @@ class CpuRecordedStep:
             if first:
                 count = min(num_head_rows - first, self._max_logit_rows)
                 recording.run_head(first, count)
-            yield torch.from_numpy(recording.logits[:count]), torch.from_numpy(recording.best_ids[:count])
+            yield recording.outputs(count)
 
     def _record(self, max_rows: int) -> _Recording:
         return _Recording(self._new_program(max_rows, max_rows), self._step, self._kv, self._max_logit_rows)

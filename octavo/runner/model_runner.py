@@ -1,21 +1,20 @@
 """Carries plans out on a model: copies, rows, one forward pass, samples."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 
 from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
 from octavo.core.timing import Timed, untimed
-from octavo.kernels.interface import BatchLayout, KVLayer, Ops
+from octavo.kernels.interface import KVLayer, Ops
 from octavo.models.interface import Model
 from octavo.runner.disk_tier import DiskStore
 from octavo.runner.execution import make_execution
-from octavo.runner.input_batch import InputBatch, Row
+from octavo.runner.input_batch import InputBatch
 from octavo.runner.sampler import Sampler, Samples
+from octavo.runner.step_inputs import DrawingRows, KnownToken, StepInputs
 from octavo.runner.swapping import copy_between
 
 BadWordEncoder = Callable[[Sequence[str]], tuple[tuple[int, ...], ...]]
@@ -40,6 +39,18 @@ class KVMemory:
         return [(self.slots[slot], group) for group, slot in self.places]
 
 
+@dataclass(frozen=True, slots=True)
+class LandedStep:
+    """Implements ``core.step.PendingStep``. ``outcome``: what the step brought, or raised."""
+
+    outcome: StepResult | Exception
+
+    def result(self) -> StepResult:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
 class ModelRunner:
     """A runner in the caller's own thread: a step has landed when ``submit`` returns. ``timed``: told of the parts
     "inputs", "native" and "sample"."""
@@ -56,7 +67,7 @@ class ModelRunner:
     ) -> None:
         self._execution = make_execution(model, ops, kv.layers, sampler.num_valid_tokens, timed)
         self._write_tables = timed("inputs", batch.write_tables)
-        self._inputs = timed("inputs", _inputs)
+        self._inputs = timed("inputs", batch.inputs)
         self._sample = timed("sample", _sample)
         self._ops = ops
         self._kv = kv
@@ -64,14 +75,12 @@ class ModelRunner:
         self._sampler = sampler
         self._encode_bad_words = bad_words
 
-    def submit(self, plan: StepPlan) -> Future[StepResult]:
+    def submit(self, plan: StepPlan) -> LandedStep:
         """Carry ``plan`` out; what it raises comes out of ``result``."""
-        step: Future[StepResult] = Future()
         try:
-            step.set_result(self._execute(plan))
+            return LandedStep(self._execute(plan))
         except Exception as error:  # noqa: BLE001 - the engine decides
-            step.set_exception(error)
-        return step
+            return LandedStep(error)
 
     def reset(self) -> None:
         """Forget every row; KV contents stay."""
@@ -110,37 +119,38 @@ class ModelRunner:
             self._ops.copy_blocks(self._kv.slots, plan.copies)
 
     def _compute(self, plan: StepPlan) -> StepResult:
-        heads, token_ids, layouts, head_rows = self._inputs(plan, self._batch)
-        return self._read_heads(plan, heads, self._execution.run(token_ids, layouts, head_rows))
+        inputs = self._inputs(plan)
+        outputs = self._execution.run(inputs.token_ids, inputs.layouts, inputs.head_rows)
+        return self._read_heads(plan.step_id, inputs, outputs)
 
     def _add_row(self, new: NewRow) -> None:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()
         self._batch.add(new, self._sampler.new_row(new, bad_words))
 
     def _read_heads(
-        self, plan: StepPlan, heads: "_HeadRows", outputs: Iterable[tuple[torch.Tensor, torch.Tensor]]
+        self, step_id: int, inputs: StepInputs, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]]
     ) -> StepResult:
         """Draw tokens and take logprobs, from the logits of a few rows at a time: a long prompt's logprobs over a large
         vocabulary would take gigabytes at once."""
         drawn = Samples([], {}, {})
         prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
-        start = 0
+        start, num_drawing = 0, len(inputs.drawing)
         for logits, best_ids in outputs:
-            sampling = heads.sampling[start : start + len(logits)]
-            rows = [self._batch.rows[row_id] for row_id in sampling]
-            samples = self._sample(self._sampler, rows, logits[: len(sampling)], best_ids[: len(sampling)])
-            drawn.token_ids.extend(samples.token_ids)
-            drawn.logprobs.update(samples.logprobs)
-            drawn.faults.update(samples.faults)
-            first = start + len(sampling) - len(heads.sampling)
-            known = heads.known[first : first + len(logits) - len(sampling)]
-            for row_id, entries in self._prompt_logprobs(known, logits[len(sampling) :]):
+            end = start + len(logits)
+            drawing = inputs.drawing.part(start, end)
+            if drawing:
+                samples = self._sample(self._sampler, drawing, logits[: len(drawing)], best_ids[: len(drawing)])
+                drawn.token_ids.extend(samples.token_ids)
+                drawn.logprobs.update(samples.logprobs)
+                drawn.faults.update(samples.faults)
+            known = inputs.known[max(0, start - num_drawing) : max(0, end - num_drawing)]
+            for row_id, entries in self._prompt_logprobs(known, logits[len(drawing) :]):
                 prompt_logprobs[row_id] = prompt_logprobs.get(row_id, ()) + entries
-            start += len(logits)
-        return StepResult(plan.step_id, tuple(drawn.token_ids), drawn.logprobs, prompt_logprobs, drawn.faults)
+            start = end
+        return StepResult(step_id, tuple(drawn.token_ids), drawn.logprobs, prompt_logprobs, drawn.faults)
 
     def _prompt_logprobs(
-        self, known: Sequence["_KnownToken"], logits: torch.Tensor
+        self, known: Sequence[KnownToken], logits: torch.Tensor
     ) -> Iterator[tuple[int, tuple[TokenLogprobs, ...]]]:
         """Row id and entries, in order; row i of ``logits`` predicts ``known[i]``."""
         start = 0
@@ -151,52 +161,7 @@ class ModelRunner:
             start = end
 
 
-def _inputs(plan: StepPlan, batch: InputBatch) -> tuple["_HeadRows", torch.Tensor, list[BatchLayout], torch.Tensor]:
-    heads = _HeadRows(plan, batch)
-    head_rows = torch.tensor(heads.rows, dtype=torch.int64)
-    return heads, batch.token_ids(plan), batch.layouts(plan), head_rows
-
-
-def _sample(sampler: Sampler, rows: Sequence[Row], logits: torch.Tensor, best_ids: torch.Tensor) -> Samples:
-    states, positions = [row.sampling for row in rows], [len(row.tokens) for row in rows]
-    samples = sampler.sample(logits, best_ids, states, positions)
-    for row, token_id in zip(rows, samples.token_ids, strict=True):
-        row.append(token_id)
+def _sample(sampler: Sampler, rows: DrawingRows, logits: torch.Tensor, best_ids: torch.Tensor) -> Samples:
+    samples = sampler.sample(logits, best_ids, rows.states, rows.positions)
+    rows.append(samples.token_ids)
     return samples
-
-
-class _KnownToken(NamedTuple):
-    """A prompt token whose logprob is wanted, with those of the ``num_top`` best beside it."""
-
-    row_id: int
-    token_id: int
-    num_top: int
-
-
-class _HeadRows:
-    """Which rows of the step reach the head: ``rows``, first those that sample, then those of prompt logprobs.
-
-    ``sampling``: row ids of the first; ``known``: the tokens that the others predict.
-    """
-
-    def __init__(self, plan: StepPlan, batch: InputBatch) -> None:
-        self.sampling: list[int] = []
-        self.known: list[_KnownToken] = []
-        sampling_rows: list[int] = []
-        known_rows: list[int] = []
-        sources = dict(plan.forks)
-        last_rows: dict[int, int] = {}
-        first_row = 0
-        for row_id, start, count, samples in zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True):
-            row = batch.rows[row_id]
-            num_top = row.sampling.params.prompt_logprobs
-            if num_top is not None:
-                token_ids = row.tokens[start + 1 : min(start + count + 1, row.num_prompt_tokens)]
-                self.known += (_KnownToken(row_id, token_id, num_top) for token_id in token_ids)
-                known_rows += range(first_row, first_row + len(token_ids))
-            first_row += count
-            last_rows[row_id] = last_rows[sources[row_id]] if row_id in sources else first_row - 1
-            if samples:
-                self.sampling.append(row_id)
-                sampling_rows.append(last_rows[row_id])
-        self.rows = sampling_rows + known_rows

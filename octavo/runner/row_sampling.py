@@ -88,7 +88,8 @@ class BadWords:
 
 
 class RowSampling:
-    """Sampling state of one sequence; made from its NewRow, kept up by ``append``, gone with the row.
+    """Sampling state of one sequence; made from its NewRow, kept up by ``append``, gone with the row. ``token_ids``:
+    its tokens so far, prompt and output.
 
     A row that comes back after preemption is made anew from all its tokens and continues exactly as before.
     ``bad_word_ids`` are the token sequences of ``params.bad_words`` (each not empty, ids below ``vocab_size``).
@@ -105,20 +106,22 @@ class RowSampling:
         "_seen",
         "_stop_ids",
         "choice_index",
-        "num_output_tokens",
+        "num_prompt_tokens",
         "params",
         "row_id",
         "seed",
+        "token_ids",
     )
 
     def __init__(self, row: NewRow, vocab_size: int, bad_word_ids: Sequence[tuple[int, ...]] = ()) -> None:
         params = row.params
-        output_ids = row.token_ids[row.num_prompt_tokens :]
+        self.token_ids = list(row.token_ids)
+        self.num_prompt_tokens = row.num_prompt_tokens
+        output_ids = self.token_ids[row.num_prompt_tokens :]
         self.row_id = row.row_id
         self.params = params
         self.seed = row.seed
         self.choice_index = row.choice_index
-        self.num_output_tokens = len(output_ids)
         self._stop_ids = _id_array(token_id for token_id in row.stop_token_ids if token_id < vocab_size)
         self._allowed = None if params.allowed_token_ids is None else _id_array(params.allowed_token_ids)
         bias = params.logit_bias or {}
@@ -136,7 +139,20 @@ class RowSampling:
 
     def append(self, token_id: int) -> None:
         """A token of the output: the next draw counts it."""
-        self.num_output_tokens += 1
+        self.token_ids.append(token_id)
+        self.note(token_id)
+
+    @property
+    def notes_tokens(self) -> bool:
+        """Whether ``note`` would do anything."""
+        return self._bad_words is not None or self._seen is not None
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def note(self, token_id: int) -> None:
+        """``token_id`` has been appended to ``token_ids``."""
         if self._bad_words is not None:
             self._bad_words.add_output(token_id)
         if self._seen is not None:

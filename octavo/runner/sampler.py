@@ -45,13 +45,15 @@ class Sampler:
         self.num_valid_tokens = min(num_valid_tokens, vocab_size)
         self._kernels = kernels
         self._requests = SampleRequests()
+        self._best_rows: list[RowSampling] | None = None
 
     def new_row(self, row: NewRow, bad_word_ids: Sequence[tuple[int, ...]] = ()) -> RowSampling:
         """Sampling state of a sequence; ``bad_word_ids`` are the token sequences of ``row.params.bad_words``."""
         return RowSampling(row, self.vocab_size, bad_word_ids)
 
     def sample(self, logits: Tensor, best_ids: Tensor, rows: list[RowSampling], positions: Sequence[int]) -> Samples:
-        """Draw one token for each row; changes neither ``logits`` nor ``rows`` (the caller appends).
+        """Draw one token for each row; changes neither ``logits`` nor ``rows`` (the caller appends). The very list of
+        ``rows`` of the step before may be given again, with the same rows in it.
 
         ``logits``: fp32 [N, vocab_size]. ``best_ids``: ``Ops.argmax`` of each row's first ``num_valid_tokens``.
         ``positions``: index in its sequence of the token that each row draws.
@@ -61,7 +63,7 @@ class Sampler:
         """
         batch: Row = logits.detach().cpu().numpy()
         best = best_ids.tolist()
-        if all(row.takes_best for row in rows) and np.isfinite(batch[np.arange(len(rows)), best]).all():
+        if self._take_best(rows) and np.isfinite(batch[np.arange(len(rows)), best]).all():
             return Samples(best, {}, {})
         if self._kernels is not None:
             return self._sample_batch(self._kernels, logits, best_ids, rows, positions)
@@ -94,6 +96,12 @@ class Sampler:
             token_logprobs(raw, token_id, num_top, self.num_valid_tokens)
             for raw, token_id in zip(batch, token_ids, strict=True)
         )
+
+    def _take_best(self, rows: list[RowSampling]) -> bool:
+        """Whether all these rows take the best token. Rows that do so once go on to."""
+        if rows is not self._best_rows and all(row.takes_best for row in rows):
+            self._best_rows = rows
+        return rows is self._best_rows
 
     def _sample_batch(
         self,
