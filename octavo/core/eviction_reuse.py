@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
-from octavo.core.eviction_rival import RecencyRival
 from octavo.core.eviction_statistics import ReuseStatistics, age_edges
 
 MAX_USES = 7
@@ -57,7 +56,6 @@ class ReuseEvictor:
         self._edges = age_edges(num_blocks)
         self._statistics = ReuseStatistics(self._edges, NUM_KINDS, max_releases=self._edges[-1])
         self._now = 0  # blocks released so far
-        self._rival = RecencyRival(num_blocks)
         self._cohorts: OrderedDict[int, _Cohort] = OrderedDict()  # of each block in here, least recently used first
         self._ghosts: OrderedDict[bytes, _Cohort] = OrderedDict()
         self._max_ghosts = GHOSTS_PER_BLOCK * num_blocks
@@ -84,7 +82,6 @@ class ReuseEvictor:
         self._now += len(chain)
         self._grow_older()
         self._link(chain, above)
-        num_hits = sum(self._history[block_id] > 0 for block_id in chain)
         kinds = self._kinds(chain, len(above))
         position = 0
         for kind, same in groupby(kinds):
@@ -92,8 +89,6 @@ class ReuseEvictor:
             self._add_cohort(kind, chain[start:position])
         for kind in set(kinds):
             self._refresh(kind)
-        names = [name for name in map(self._names.__getitem__, chain) if name is not None]
-        self._rival.release(names, num_hits, len(self._cohorts))
 
     def remove(self, block_ids: Iterable[int]) -> None:
         for block_id in block_ids:
@@ -103,8 +98,6 @@ class ReuseEvictor:
                 self._enqueue(cohort)
 
     def evict(self, count: int) -> list[int]:
-        if self._rival.is_ahead:
-            return [self._evict_block(next(iter(self._cohorts))) for _ in range(count)]
         evicted: list[int] = []
         while len(evicted) < count:
             queue = self._least_queue()
@@ -117,6 +110,10 @@ class ReuseEvictor:
                     break
                 evicted.append(self._evict_block(block_id))
         return evicted
+
+    def evict_least_recent(self, count: int) -> list[int]:
+        """Give up by recency, whatever blocks are worth: learning goes on."""
+        return [self._evict_block(next(iter(self._cohorts))) for _ in range(count)]
 
     def __len__(self) -> int:
         return len(self._cohorts)

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from octavo.core.eviction_rival import MAX_CREDIT, TOLERANCE, RecencyRival
 from octavo.core.eviction_statistics import ReuseStatistics, age_edges
 
 
@@ -91,33 +90,3 @@ def test_the_past_fades() -> None:
         statistics.count_reached(0, 1, 1)
         statistics.refresh(0)
     assert statistics.worth[0][0] < first / 10
-
-
-def test_recency_takes_over_from_what_it_beats_and_yields_when_the_debt_is_paid() -> None:
-    num_blocks = 160
-    rival = RecencyRival(num_blocks)
-    names = [bytes([number]) for number in range(20)]
-    rival.release(names, 0, num_blocks)
-    assert not rival.is_ahead
-    rival.release(names, 0, num_blocks)  # recency has all 20, the other order none of them, but for what it may lose
-    assert not rival.is_ahead
-    rival.release(names, 0, num_blocks)
-    assert rival.is_ahead
-    owed = min(2 * 20 * (1 - TOLERANCE) - num_blocks * MAX_CREDIT, num_blocks * MAX_CREDIT)
-    turns = 0
-    while rival.is_ahead:
-        rival.release(names, 20, num_blocks)
-        turns += 1
-    assert turns == pytest.approx(owed / (TOLERANCE * 20), abs=1)
-
-
-def test_the_rival_remembers_no_more_than_the_cache_holds() -> None:
-    """In a cache for one of two chains that take turns, recency hits nothing; what repeats, it hits."""
-    rival = RecencyRival(16)
-    for _ in range(10):
-        rival.release([b"b", b"a"], 0, 2)
-        rival.release([b"d", b"c"], 0, 2)
-    assert not rival.is_ahead
-    rival.release([b"d", b"c"], 0, 2)
-    rival.release([b"d", b"c"], 0, 2)
-    assert rival.is_ahead  # four hits against a credit of two
