@@ -39,6 +39,7 @@ if sanitizer := os.environ.get("OCTAVO_SANITIZER"):
 # Each instruction set is a file with flags of its own; which one runs is chosen when the library is loaded.
 SOURCES: dict[str, list[str]] = {
     "api.cpp": [],
+    "attention_api.cpp": [],
     "ceilings.cpp": [],
     "quantized_api.cpp": [],
     "sampling_api.cpp": [],

@@ -40,16 +40,28 @@ def measure_ceilings(num_threads: int) -> Ceilings:
     Raises:
         NativeLibraryMissingError: the native kernels were not built.
     """
-    library = native.load()
-    memory = torch.ones(READ_BYTES // 8 // num_threads * num_threads, dtype=torch.int64)
-    pieces = [piece.data_ptr() for piece in memory.chunk(num_threads)]
-    size = READ_BYTES // 8 // num_threads * 8
-    reads = [partial(_read, library, piece, size) for piece in pieces]
+    library, reading = native.open_library(), MemoryReading(num_threads)
     return Ceilings(
-        read_bytes_per_second=max(rate(reads) for _ in range(2)),
+        read_bytes_per_second=max(reading.bytes_per_second() for _ in range(2)),
         float_operations_per_second=_arithmetic(library.octavo_ceiling_fma, ctypes.c_float, num_threads),
         byte_operations_per_second=_arithmetic(library.octavo_ceiling_dot, ctypes.c_int64, num_threads),
     )
+
+
+class MemoryReading:
+    """Memory that ``num_threads`` threads read, each a part of its own.
+
+    Raises:
+        NativeLibraryMissingError: the native kernels were not built.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        library, size = native.open_library(), READ_BYTES // 8 // num_threads * 8
+        self._memory = torch.ones(size // 8 * num_threads, dtype=torch.int64)
+        self._loops = [partial(_read, library, part.data_ptr(), size) for part in self._memory.chunk(num_threads)]
+
+    def bytes_per_second(self) -> float:
+        return rate(self._loops)
 
 
 def _read(library: ctypes.CDLL, pointer: int, size: int) -> int:

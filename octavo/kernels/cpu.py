@@ -44,6 +44,8 @@ class CpuOps:
     """
 
     name = "cpu"
+    arithmetic = 2
+    """Raised with every change of what the kernels round: keys and values that outlive a process name it."""
 
     def __init__(self) -> None:
         self._library: CDLL = native.load()

@@ -103,18 +103,23 @@ def load() -> ctypes.CDLL:
         NativeLibraryMissingError: it was not built or cannot be loaded.
         ConfigurationError: OCTAVO_ISA or OCTAVO_THREADS cannot be followed.
     """
-    library = _open(LIBRARY_PATH)
+    library = open_library()
     set_isa(library, os.environ.get("OCTAVO_ISA") or None)
     library.octavo_set_num_threads(default_num_threads())
     return library
 
 
-_open_lock = threading.Lock()
+def open_library() -> ctypes.CDLL:
+    """The library as it is, with whatever settings it has.
 
-
-def _open(path: Path) -> ctypes.CDLL:
+    Raises:
+        NativeLibraryMissingError: it was not built or cannot be loaded.
+    """
     with _open_lock:
-        return _open_once(path)
+        return _open_once(LIBRARY_PATH)
+
+
+_open_lock = threading.Lock()
 
 
 @cache

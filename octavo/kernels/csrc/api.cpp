@@ -2,8 +2,6 @@
 // captures by value, but for an OctavoBatch, whose address it keeps.
 #include <algorithm>
 #include <atomic>
-#include <utility>
-#include <vector>
 
 #include "isa.h"
 #include "kernels.h"
@@ -16,38 +14,6 @@ using namespace octavo;
 namespace {
 
 using BadIndex = std::atomic<bool>;
-
-// The first task of each sequence's, which AttentionArgs point into.
-struct AttentionTasks {
-    int64_t num_tasks;
-    AttentionArgs args;
-    std::vector<int64_t> first_tasks;
-};
-
-AttentionTasks attention_tasks(const float* q, const OctavoBatch& batch, const OctavoAttentionShape& shape, float* out,
-                               BadIndex& bad_index) {
-    // Pairs of a task: their scores fit the second-level cache if they can, and threads do not go without.
-    constexpr int64_t kScoreFloats = 65536, kFewestQueries = 6, kMostQueries = 48;
-    const int64_t group = shape.num_heads / shape.num_kv_heads;
-    int64_t longest = 1, most_rows = 1;
-    for (int64_t s = 0; s < batch.num_sequences; ++s) {
-        const int64_t begin = batch.query_starts[s], end = batch.query_starts[s + 1];
-        if (begin == end) continue;
-        longest = std::max<int64_t>(longest, batch.positions[end - 1] + 1);
-        most_rows = std::max(most_rows, end - begin);
-    }
-    int64_t queries = std::min(std::max(kScoreFloats / longest, kFewestQueries), kMostQueries);
-    const int64_t lists = batch.num_sequences * shape.num_kv_heads;
-    queries = std::min(queries, divide_up(most_rows * group, divide_up(pool().num_threads(), std::max<int64_t>(lists, 1))));
-
-    std::vector<int64_t> first_tasks(static_cast<size_t>(batch.num_sequences) + 1, 0);
-    for (int64_t s = 0; s < batch.num_sequences; ++s) {
-        const int64_t pairs = (batch.query_starts[s + 1] - batch.query_starts[s]) * group;
-        first_tasks[s + 1] = first_tasks[s] + shape.num_kv_heads * divide_up(pairs, queries);
-    }
-    const AttentionArgs args{q, batch, shape, out, queries, first_tasks.data(), &bad_index};
-    return {first_tasks.back(), args, std::move(first_tasks)};
-}
 
 }  // namespace
 
@@ -114,13 +80,6 @@ int32_t octavo_rotate_and_write_kv(const float* qkv, const float* cos, const flo
             const int64_t rows = items_per_task(num_rows, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
             return {divide_up(num_rows, rows), {qkv, cos, sin, rope_rows, *batch, shape, q, rows, &bad_index}};
         });
-}
-
-int32_t octavo_attention(const float* q, const OctavoBatch* batch, const OctavoAttentionShape* given_shape, float* out) {
-    const OctavoAttentionShape shape = *given_shape;
-    return perform<&Kernels::attention>(batch->num_rows, [=](int64_t, BadIndex& bad_index) {
-        return attention_tasks(q, *batch, shape, out, bad_index);
-    });
 }
 
 void octavo_argmax(const float* x, int64_t* out, int64_t num_rows, int64_t width, int64_t count) {

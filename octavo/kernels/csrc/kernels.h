@@ -10,6 +10,8 @@ namespace octavo {
 
 // Outputs in a panel of packed weights, and tokens in a tile of attention.
 constexpr int64_t kLanes = 16;
+// Positions that attention takes for themselves, a multiple of kLanes: part of what a row's bits depend on.
+constexpr int64_t kSlice = 256;
 
 struct LinearArgs {
     const float* x;
@@ -95,15 +97,24 @@ struct RotateArgs {
     std::atomic<bool>* bad_index;
 };
 
+// How the attention of one sequence is cut: the (row, head) pairs of a KV head, row first, by queries_per_task and the KV
+// heads by kv_heads_per_task into lists, KV heads first; each list into tasks of slices_per_task slices.
+struct SlicedSequence {
+    int64_t first_task, first_list;
+    int64_t tasks_per_list, slices_per_task;
+    int64_t first_slice, num_slices;  // that at least one row sees
+    int64_t first_partial;            // of its partial sums, where lists have several tasks
+};
+
 struct AttentionArgs {
     const float* q;
     OctavoBatch batch;
     OctavoAttentionShape shape;
     float* out;
-    // The (row, head) pairs of one sequence and KV head, row first, are cut into tasks of queries_per_task pairs.
-    // first_tasks[s] .. first_tasks[s + 1]: tasks of sequence s, KV head first.
-    int64_t queries_per_task;
-    const int64_t* first_tasks;
+    int64_t queries_per_task, kv_heads_per_task;
+    const SlicedSequence* sequences;  // [num_sequences]
+    float* partials;
+    std::atomic<int32_t>* num_ended;  // tasks of each list
     std::atomic<bool>* bad_index;
 };
 

@@ -60,7 +60,9 @@ struct OctavoBatch {
     const int32_t* positions;     // [R]
     const int64_t* slots;         // [R]
     const int32_t* query_starts;  // [S + 1]
-    const int32_t* block_tables;  // [S, table_width], table_pitch entries from row to row
+    // [S, table_width], table_pitch entries from row to row. Null, for octavo bench: block i of sequence s is number
+    // s * table_width + i.
+    const int32_t* block_tables;
     int64_t num_rows;
     int64_t num_sequences;
     int64_t table_width;

@@ -21,13 +21,13 @@ using octavo::QuantizedGatherArgs;
 using octavo::QuantizedLinearArgs;
 using octavo::RotateArgs;
 using octavo::SampleArgs;
+using octavo::SlicedSequence;
 }  // namespace
 
 #include "math.h"
 #include "micro.h"
 
 #include "argmax.h"
-#include "attention.h"
 #include "linear.h"
 #include "quantized_formats.h"
 #include "quantize.h"
@@ -38,6 +38,7 @@ using octavo::SampleArgs;
 #include "draw.h"
 #include "logprobs.h"
 #include "sample.h"
+#include "slices.h"
 
 #define OCTAVO_DEFINE_KERNELS(variable, isa_name)                                                                  \
     namespace octavo {                                                                                            \

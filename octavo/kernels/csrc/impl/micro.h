@@ -1,8 +1,9 @@
 // The one inner loop: R rows by P panels of 16 outputs, one chain of fused multiply-adds an output in ascending k.
 //
 // Linear: rows are activations, panels are packed weights. Scores: rows are queries, panels are tiles of 16 keys,
-// transposed. Values: rows are probabilities, panels are 16 of the head's dimensions. Since an output's chain is the
-// same for every R and P, its bits do not depend on which tile computed it.
+// transposed. Values: rows are probabilities, panels are 16 of the head's dimensions, in segments of 16 positions that lie
+// where their blocks do. Since an output's chain is the same for every R, P and segment, its bits do not depend on which
+// tile computed it.
 #pragma once
 
 #include <cstdint>
@@ -20,49 +21,66 @@ struct Micro {
     int64_t k;
     int64_t c_pitch;  // c[p][r * c_pitch + lane]
     bool accumulate;  // continue the chains that c holds
-    const W* const* next;  // panels that will be wanted next, fetched meanwhile where P is 1 or 2; or null
+    const W* const* next;  // what will be wanted next, laid out as w, fetched meanwhile where P is 1 or 2; or null
+    // The first so many of k are in the panels w[0 .. P - 1], the next kLanes in w[P .. 2 P - 1] and so on; 0: all in the
+    // first.
+    int64_t first_segment = 0;
 };
+
+// One k of a tile: the factors of all rows stay in registers where there are several panels, else the panel's lanes.
+template <int R, int P, typename W>
+inline void add_column(F16 (&acc)[P][R], const float* const (&x)[R], int64_t i, const W* const (&panel)[P]) {
+    if constexpr (P == 1) {
+        const F16 w = load(panel[0]);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) acc[0][r] = fma(broadcast(x[r] + i), w, acc[0][r]);
+    } else {
+        F16 a[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) a[r] = broadcast(x[r] + i);
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) add_products(acc[p], a, panel[p]);
+    }
+}
 
 template <int R, int P, typename W>
 __attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float* const* c) {
-    F16 acc[R][P];
+    F16 acc[P][R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) acc[r][p] = m.accumulate ? load(c[p] + r * m.c_pitch) : set1(0.0f);
+        for (int p = 0; p < P; ++p) acc[p][r] = m.accumulate ? load(c[p] + r * m.c_pitch) : set1(0.0f);
 
     const float* x[R];
-    const W* panel[P];
-    [[maybe_unused]] int64_t to_next[P];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) x[r] = m.x + r * m.x_pitch;
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-        panel[p] = w[p];
-        to_next[p] = m.next != nullptr ? m.next[p] - w[p] : 0;
-    }
     const int64_t w_pitch = m.w_pitch;
-    const int64_t k = m.k;
-    for (int64_t i = 0; i < k; ++i) {
-        F16 b[P];
+    const W* const* next = m.next;
+    int64_t end = m.first_segment == 0 ? m.k : m.first_segment;
+    for (int64_t i = 0; i < m.k; end = smaller(i + kLanes, m.k)) {
+        const W* panel[P];
+        [[maybe_unused]] int64_t to_next[P];
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) {
-            b[p] = load(panel[p]);
-            if constexpr (P <= 2) __builtin_prefetch(panel[p] + to_next[p], 0, 2);
-            panel[p] += w_pitch;
+            panel[p] = w[p];
+            to_next[p] = next != nullptr ? next[p] - w[p] : 0;
         }
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            const F16 a = broadcast(x[r] + i);
+        for (; i < end; ++i) {
+            add_column<R, P, W>(acc, x, i, panel);
 #pragma GCC unroll 4
-            for (int p = 0; p < P; ++p) acc[r][p] = fma(a, b[p], acc[r][p]);
+            for (int p = 0; p < P; ++p) {
+                if constexpr (P <= 2) __builtin_prefetch(panel[p] + to_next[p], 0, 2);
+                panel[p] += w_pitch;
+            }
         }
+        w += P;
+        if (next != nullptr) next += P;
     }
 
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-        for (int p = 0; p < P; ++p) store(c[p] + r * m.c_pitch, acc[r][p]);
+        for (int p = 0; p < P; ++p) store(c[p] + r * m.c_pitch, acc[p][r]);
 }
 
 // Panels that a tile of `rows` rows takes at once, so that enough chains are in flight to hide the latency.

@@ -19,15 +19,14 @@ using Mask = F16;
 // Accumulators (F16) that fit the registers beside the operands: 12 of 16 registers.
 constexpr int kAccumulators = 6;
 
-inline F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline F16 load(const int8_t* p) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
+inline __m256 load8(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
-inline F16 load(const Half* p) {
-    const __m128i* halves = reinterpret_cast<const __m128i*>(p);
-    return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+inline __m256 load8(const Half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+template <typename T>
+inline F16 load(const T* p) {
+    return {load8(p), load8(p + 8)};
 }
 inline float to_float(Half h) { return _cvtsh_ss(h.bits); }
 inline void store(float* p, F16 a) {
@@ -60,6 +59,16 @@ inline bool any(Mask mask) { return _mm256_movemask_ps(_mm256_or_ps(mask.lo, mas
 // mask ? a : b
 inline F16 select(Mask mask, F16 a, F16 b) {
     return {_mm256_blendv_ps(b.lo, a.lo, mask.lo), _mm256_blendv_ps(b.hi, a.hi, mask.hi)};
+}
+// sums[r] += a[r] * panel. Eight lanes at a time, so that three rows by two panels, 12 sums and 3 factors, leave a register.
+template <int R, typename W>
+inline void add_products(F16 (&sums)[R], const F16 (&a)[R], const W* panel) {
+    const __m256 lo = load8(panel);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) sums[r].lo = _mm256_fmadd_ps(a[r].lo, lo, sums[r].lo);
+    const __m256 hi = load8(panel + 8);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) sums[r].hi = _mm256_fmadd_ps(a[r].hi, hi, sums[r].hi);
 }
 // 2^n for whole n in -126 .. 127
 inline F16 pow2(F16 n) {

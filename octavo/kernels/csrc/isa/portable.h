@@ -113,6 +113,12 @@ inline bool any(Mask mask) {
 inline F16 select(Mask mask, F16 a, F16 b) {
     return each([&](int i) { return choose(mask.v[i], a.v[i], b.v[i]); });
 }
+// sums[r] += a[r] * panel.
+template <int R, typename W>
+inline void add_products(F16 (&sums)[R], const F16 (&a)[R], const W* panel) {
+    const F16 w = load(panel);
+    for (int r = 0; r < R; ++r) sums[r] = fma(a[r], w, sums[r]);
+}
 // 2^n for whole n in -126 .. 127
 inline F16 pow2(F16 n) {
     return each([&](int i) { return reinterpret_cast<Float4>((__builtin_convertvector(n.v[i], Int4) + 127) << 23); });
