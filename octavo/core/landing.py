@@ -53,14 +53,17 @@ class Lander:
         append_tokens(roster, token_ids)
         outcome.sampled.extend(roster.requests)
         outcome.token_ids.extend(token_ids)
-        stop_token_ids = self._running.batch.stop_token_ids
-        if landing.check_stop is None and (not stop_token_ids or stop_token_ids.isdisjoint(token_ids)):
-            ending = [(request, request.token_ids[-1]) for request in at_end]
-        else:
-            ending = list(zip(roster.requests, token_ids, strict=True))
-        for request, token_id in ending:
-            if self._ends(request, token_id, landing.check_stop):
-                outcome.finished.append(request)
+        if not self._running.batch.stop_token_ids.isdisjoint(
+            token_ids
+        ):  # they are of somebody, if not of who drew them
+            for request, token_id in zip(roster.requests, token_ids, strict=True):
+                if self._ends(request, token_id, landing.check_stop):
+                    outcome.finished.append(request)
+            return
+        stops = landing.check_stop(roster.requests, token_ids) if landing.check_stop else {}
+        for request in sorted({*at_end, *stops}, key=lambda request: request.order):
+            self._end(request, stops.get(request))
+            outcome.finished.append(request)
 
     def _land_rows(self, landing: Landing, first: int, last: int) -> None:
         """Rows ``first`` .. ``last`` - 1 of the plan, one by one. All rows before ``first`` have drawn a token."""
@@ -103,14 +106,18 @@ class Lander:
             self._population.end(member, Status.FAILED)
             landing.outcome.failed[member] = fault
 
+    def _end(self, request: Request, stop: str | None) -> None:
+        """``stop``: the stop string that ends it; None where it has drawn all the tokens that it may."""
+        self._population.end(request, Status.LENGTH if stop is None else Status.STOPPED, stop)
+
     def _ends(self, request: Request, token_id: int, check_stop: StopCheck | None) -> bool:
         if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
             listed = token_id in (request.params.stop_token_ids or ())
             self._population.end(request, Status.STOPPED, token_id if listed else None)
-        elif check_stop is not None and (stop := check_stop(request, token_id)) is not None:
-            self._population.end(request, Status.STOPPED, stop)
+        elif check_stop is not None and (stop := check_stop([request], [token_id]).get(request)) is not None:
+            self._end(request, stop)
         elif len(request.token_ids) >= request.max_total_tokens:
-            self._population.end(request, Status.LENGTH)
+            self._end(request, None)
         else:
             return False
         return True

@@ -1,6 +1,6 @@
 """What goes into a scheduler and comes out of it, besides plans and results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -9,9 +9,9 @@ from octavo.core.errors import ConfigurationError
 from octavo.core.request import Request
 from octavo.core.step import RowFault
 
-StopCheck = Callable[[Request, int], str | None]
-"""Called with each landed token of a request that its stop ids do not end; returns the stop string that it
-completed, if one did."""
+StopCheck = Callable[[Sequence[Request], Sequence[int]], Mapping[Request, str]]
+"""Called with requests and the token that landed of each, those that its stop ids do not end, each token once; returns
+the stop strings that were completed."""
 
 
 PreemptionMode = Literal["recompute", "swap", "auto"]

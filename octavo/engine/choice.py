@@ -19,6 +19,8 @@ class Choice:
         self.first_token: float | None = None
         self.last_token: float | None = None
         self._stream = TextStream(pieces, sequence.params)
+        self._min_tokens = sequence.params.min_tokens
+        self._has_logprobs = sequence.params.logprobs is not None or sequence.params.prompt_logprobs is not None
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._cumulative_logprob: float | None = None
@@ -28,7 +30,7 @@ class Choice:
 
     def check_stop(self, token_id: int) -> str | None:
         """A token was drawn and its id ends nothing: the stop string that it completes, if it does (spec D6, D8)."""
-        suppressed = self.sequence.num_output_tokens <= self.sequence.params.min_tokens
+        suppressed = self._min_tokens > 0 and self.sequence.num_output_tokens <= self._min_tokens
         match = self._stream.append(token_id, suppressed)
         return match.stop if match else None
 
@@ -54,21 +56,31 @@ class Choice:
 
     def take_delta(self) -> OutputDelta:
         """What is new. Once the sequence has ended this is the last delta, with the text that was held back."""
-        delta = OutputDelta(self.request_id, self.sequence.choice_index)
-        if self.sequence.is_finished:
-            delta.finish_reason, delta.stop_reason = self._finish()
-        delta.text = self._stream.take_delta()
-        delta.token_ids, self._token_ids = self._token_ids, []
+        sequence = self.sequence
+        finish_reason, stop_reason = self._finish() if sequence.is_finished else (None, None)
+        token_ids, self._token_ids = self._token_ids, []
+        delta = OutputDelta(
+            self.request_id,
+            sequence.choice_index,
+            self._stream.take_delta(),
+            token_ids,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+            cumulative_logprob=self._cumulative_logprob,
+        )
+        if self._has_logprobs:
+            self._add_logprobs(delta)
+        claim = sequence.pin_claim
+        if claim is not None and not claim.pending:
+            delta.pin_report, sequence.pin_claim = claim.report, None
+        return delta
+
+    def _add_logprobs(self, delta: OutputDelta) -> None:
         if self.sequence.params.logprobs is not None and self._cumulative_logprob is None:
             delta.logprobs, self._logprobs = self._logprobs, []
-        delta.cumulative_logprob = self._cumulative_logprob
         if delta.token_ids:
             delta.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
-        delta.num_cached_tokens = self.sequence.num_cached_tokens or 0
-        claim = self.sequence.pin_claim
-        if claim is not None and not claim.pending:
-            delta.pin_report, self.sequence.pin_claim = claim.report, None
-        return delta
 
     def _finish(self) -> tuple[str, int | str | None]:
         sequence = self.sequence

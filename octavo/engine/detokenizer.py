@@ -1,7 +1,11 @@
 """Tokens to text, one token at a time, never half a character."""
 
 import codecs
+import encodings.utf_8
 from typing import Protocol
+
+# What codecs.getincrementaldecoder gives, typed as what it is: one that keeps undecoded bytes in ``buffer``.
+_Utf8Decoder: type[codecs.BufferedIncrementalDecoder] = encodings.utf_8.IncrementalDecoder
 
 
 class TokenPieces(Protocol):
@@ -24,19 +28,22 @@ class Detokenizer:
     waits for the tokens that complete it.
     """
 
-    __slots__ = ("_decode", "_skipped", "_token_bytes")
+    __slots__ = ("_decoder", "_skipped", "_token_bytes")
 
     def __init__(self, pieces: TokenPieces, skip_special: bool = True) -> None:
         self._token_bytes = pieces.token_bytes
         self._skipped = pieces.special_token_ids if skip_special else frozenset()
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = _Utf8Decoder("replace")
 
     def add(self, token_id: int) -> str:
         """The characters that this token completes; often one piece, sometimes nothing."""
         if token_id in self._skipped:
             return ""
-        return self._decode(self._token_bytes(token_id))
+        piece = self._token_bytes(token_id)
+        if piece.isascii() and not self._decoder.buffer:  # nearly always; what follows takes far longer
+            return piece.decode("ascii")
+        return self._decoder.decode(piece)
 
     def finish(self) -> str:
         """What is left at the very end: one U+FFFD for an incomplete character (spec D5), else nothing."""
-        return self._decode(b"", True)
+        return self._decoder.decode(b"", True)

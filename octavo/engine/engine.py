@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -42,8 +42,16 @@ class EngineParts:
     timed: Timed = untimed
 
 
-def _check_stop(choices: Mapping[Request, Choice], sequence: Request, token_id: int) -> str | None:
-    return choices[sequence].check_stop(token_id)
+def _check_stops(
+    choices: Mapping[Request, Choice], sequences: Sequence[Request], token_ids: Sequence[int]
+) -> dict[Request, str]:
+    """Implements ``StopCheck``."""
+    stops = {}
+    for sequence, token_id in zip(sequences, token_ids, strict=True):
+        stop = choices[sequence].check_stop(token_id)
+        if stop is not None:
+            stops[sequence] = stop
+    return stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Engine:
         self._scheduler = parts.scheduler
         self._choices: dict[Request, Choice] = {}
         self._schedule = parts.timed("plan", parts.scheduler.schedule)
-        self._stop_check = parts.timed("detokenize", partial(_check_stop, self._choices))
+        self._stop_check = parts.timed("detokenize", partial(_check_stops, self._choices))
         self._keeping = parts.scheduler.kv.keeping
         self._runner = parts.runner
         self._pieces = parts.pieces
@@ -234,7 +242,28 @@ class Engine:
     def _collect(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
         """Turn what landed into deltas and times."""
         now = self._clock()
+        choices, deltas = self._choices, self._news.deltas
         self._news.iteration_tokens += issued.plan.num_tokens
+        if issued.plan.new_rows or result.prompt_logprobs:
+            self._collect_prompts(issued, result, outcome)
+        for sequence, token_id in zip(outcome.sampled, outcome.token_ids, strict=True):
+            choice = choices[sequence]
+            choice.add_token(token_id, result.logprobs.get(sequence.row_id) if result.logprobs else None)
+            self._note_times(choice, now)
+            if sequence.is_finished:
+                self._close(sequence)
+            else:
+                deltas.append(choice.take_delta())
+        for sequence, hypothesis in outcome.hypotheses.items():
+            choice = self._choices[sequence]
+            choice.take_hypothesis(hypothesis)
+            self._note_times(choice, now)
+            self._close(sequence)
+        for sequence, fault in outcome.failed.items():
+            self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else fault.message)
+
+    def _collect_prompts(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
+        """When sequences were first scheduled, which is in the step that makes their row known; prompt logprobs."""
         for sequence, start in zip(outcome.landed, issued.plan.starts, strict=True):
             choice = self._choices.get(sequence)
             if choice is None:
@@ -243,21 +272,6 @@ class Engine:
                 choice.scheduled = issued.time
             if sequence.row_id in result.prompt_logprobs:
                 choice.add_prompt_logprobs(start + 1, result.prompt_logprobs[sequence.row_id])
-        for sequence, token_id in zip(outcome.sampled, outcome.token_ids, strict=True):
-            choice = self._choices[sequence]
-            choice.add_token(token_id, result.logprobs.get(sequence.row_id))
-            self._note_times(choice, now)
-            if sequence.is_finished:
-                self._close(sequence)
-            else:
-                self._news.deltas.append(choice.take_delta())
-        for sequence, hypothesis in outcome.hypotheses.items():
-            choice = self._choices[sequence]
-            choice.take_hypothesis(hypothesis)
-            self._note_times(choice, now)
-            self._close(sequence)
-        for sequence, fault in outcome.failed.items():
-            self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else fault.message)
 
     def _note_times(self, choice: Choice, now: float) -> None:
         if choice.last_token is None:

@@ -161,11 +161,11 @@ class TextStream:
 
     def __init__(self, pieces: TokenPieces, params: SamplingParams) -> None:
         self._detokenizer = Detokenizer(pieces, params.skip_special_tokens)
-        self._checker = StopChecker(params.stops, params.include_stop_str_in_output)
+        self._checker = StopChecker(params.stops, params.include_stop_str_in_output) if params.stops else None
         self._include_end = params.include_stop_str_in_output
         self._silent = not params.detokenize
         self._undecoded = self._silent and not params.stops
-        self._decided: list[str] = []
+        self._decided = ""
 
     def append(self, token_id: int, suppressed: bool = False) -> StopMatch | None:
         """Add a sampled token; the match, if the text is now certain to end at a stop string.
@@ -178,8 +178,7 @@ class TextStream:
 
     def take_delta(self) -> str:
         """The text that became certain since the last call: whole characters, no part of an undecided stop string."""
-        delta = "".join(self._decided)
-        self._decided.clear()
+        delta, self._decided = self._decided, ""
         return delta
 
     def finish(self, end_token_id: int | None = None) -> StopMatch | None:
@@ -193,13 +192,18 @@ class TextStream:
         if end_token_id is not None and self._include_end:
             self._feed(self._detokenizer.add(end_token_id), False)
         self._feed(self._detokenizer.finish(), False)
+        if self._checker is None:
+            return None
         self._emit(self._checker.finish())
         return self._checker.match
 
     def _feed(self, text: str, suppressed: bool) -> StopMatch | None:
+        if self._checker is None:
+            self._emit(text)
+            return None
         self._emit(self._checker.feed(text, suppressed))
         return self._checker.match
 
     def _emit(self, text: str) -> None:
-        if text and not self._silent:
-            self._decided.append(text)
+        if not self._silent:
+            self._decided += text

@@ -61,7 +61,7 @@ class _Recording:
 
     def run(self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor, num_logit_rows: int) -> None:
         """The whole step; logits of the first ``num_logit_rows`` rows that reach the head."""
-        num_rows, num_head_rows = len(token_ids), len(head_rows)
+        num_rows, num_head_rows = token_ids.shape[0], head_rows.shape[0]
         if layouts is not self._last_layouts or head_rows is not self._last_head_rows:
             self._last_layouts = self._last_head_rows = None  # should one of them be refused
             self._take_head_rows(head_rows, num_rows)
@@ -75,9 +75,9 @@ class _Recording:
             self.run_head(0, num_logit_rows)
 
     def _take_head_rows(self, head_rows: Tensor, num_rows: int) -> None:
-        rows = self._head_rows[: len(head_rows)]
+        rows = self._head_rows[: head_rows.shape[0]]
         rows[:] = head_rows.numpy()
-        if len(head_rows) and not 0 <= rows.min() <= rows.max() < num_rows:
+        if head_rows.shape[0] and not 0 <= rows.min() <= rows.max() < num_rows:
             raise IndexError(f"The head was given a row outside 0 .. {num_rows - 1}.")
 
     def _take_layouts(self, layouts: Sequence[BatchLayout]) -> None:
@@ -87,7 +87,7 @@ class _Recording:
     def outputs(self, count: int) -> tuple[Tensor, Tensor]:
         """The first ``count`` rows of what the head gave, logits and best tokens; the same objects while that is the
         same count."""
-        if len(self._outputs[0]) != count:
+        if self._outputs[0].shape[0] != count:
             self._outputs = torch.from_numpy(self._logits[:count]), torch.from_numpy(self._best_ids[:count])
         return self._outputs
 
@@ -123,7 +123,7 @@ class CpuRecordedStep:
     def run(
         self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        num_rows, num_head_rows = len(token_ids), len(head_rows)
+        num_rows, num_head_rows = token_ids.shape[0], head_rows.shape[0]
         if max(num_rows, num_head_rows) > self._recording.max_rows:
             del self._recording  # first, for its memory
             self._recording = self._record(2 * max(num_rows, num_head_rows))

@@ -136,7 +136,7 @@ class ModelRunner:
         prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
         start, num_drawing = 0, len(inputs.drawing)
         for logits, best_ids in outputs:
-            end = start + len(logits)
+            end = start + logits.shape[0]
             drawing = inputs.drawing.part(start, end)
             if drawing:
                 samples = self._sample(self._sampler, drawing, logits[: len(drawing)], best_ids[: len(drawing)])
