@@ -43,8 +43,9 @@ serve: install ## serve the built-in model on port 8000
 	$(BIN)/octavo serve $(MODEL) --port $(PORT) $(SERVE_FLAGS)
 
 test: lint types imports ## the whole test suite: lint, types, import contracts, tests
-	@# a process a core, each with one thread for the kernels
-	OCTAVO_THREADS=1 $(BIN)/python -m pytest -m "not soak" --numprocesses auto --dist loadgroup $(PYTEST_FLAGS)
+	@# a process a core, each with one thread for the kernels; in the order of tests/conftest.py, not most tests first
+	OCTAVO_THREADS=1 $(BIN)/python -m pytest -m "not soak" --numprocesses auto --dist loadgroup --no-loadscope-reorder \
+		$(PYTEST_FLAGS)
 
 lint: install ## style and likely mistakes
 	$(BIN)/ruff check .

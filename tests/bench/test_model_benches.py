@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from octavo.bench import throughput
-from octavo.bench.latency import BREAKDOWN_COLUMNS
+from octavo.bench.latency import BREAKDOWN_COLUMNS, GRID, Batch
 from octavo.bench.traces import Lengths
 from octavo.cli.main import octavo as command
 from tests.support.models import rand_model
@@ -50,6 +50,16 @@ def test_latency(bench: Bench) -> None:
     assert min(parts.values()) > 0
     assert max(parts.values()) < row["milliseconds_per_step"]
     assert parts["python"] > max(parts[name] for name in parts if name not in ("native", "python"))
+
+
+def test_the_whole_grid_of_latency(bench: Bench) -> None:
+    rows = bench("latency", "--num-iters", "1", "--num-iters-warmup", "0", "--num-blocks", "400")
+    shapes = [Batch(row["batch_size"], row["input_len"], row["output_len"]) for row in rows]
+    assert shapes == list(GRID)
+    for row, shape in zip(rows, shapes, strict=True):
+        assert 0 < row["first_token_milliseconds"] <= 1e3 * row["seconds"]
+        assert (row["milliseconds_per_step"] is None) == (shape.output_len == 1)
+        assert row["output_tokens_per_second"] == pytest.approx(shape.batch_size * shape.output_len / row["seconds"])
 
 
 def test_throughput_against_static_batching(bench: Bench) -> None:
