@@ -50,7 +50,11 @@ SOURCES: dict[str, list[str]] = {
     "isa/portable.cpp": [],
 }
 if platform.machine() in ("x86_64", "AMD64"):
-    SOURCES["isa/avx2.cpp"] = ["-mavx2", "-mfma", "-mf16c"]
+    AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+    AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
+    SOURCES["isa/avx2.cpp"] = AVX2
+    # GCC 12 warns about its own header, of operands without a value that are masked out.
+    SOURCES["isa/avx512.cpp"] = [*AVX2, *AVX512, "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
 
 
 class BuildNative(build_ext):

@@ -246,7 +246,7 @@ def _allocate_memory(
 
 def _fingerprint(args: EngineArgs, loaded: LoadedModel, ops: Ops) -> bytes:
     """Everything besides tokens that changes keys and values (design, Decided 3)."""
-    backend = f"{ops.name} {getattr(ops, 'isa', '')} {getattr(ops, 'arithmetic', '')}"
+    backend = f"{ops.name} {getattr(ops, 'arithmetic', '')}"
     weights = f"weights {'as stored' if args.dtype == 'auto' else 'in fp32'}, plain ones in {args.quantization}"
     settings = f"{weights} {args.kv_dtype}"
     parts = (loaded.fingerprint, repr(loaded.model.config).encode(), backend.encode(), settings.encode())

@@ -22,6 +22,8 @@ from octavo.kernels.recording import CpuRecordedStep, LayerLayout
 __all__ = ["CpuLinear", "CpuOps", "NativeLibraryMissingError"]
 
 _LANES = 16
+_ROUNDING = 2
+"""Raised with every change of what the kernels round."""
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 
 
@@ -44,16 +46,20 @@ class CpuOps:
     """
 
     name = "cpu"
-    arithmetic = 2
-    """Raised with every change of what the kernels round: keys and values that outlive a process name it."""
 
     def __init__(self) -> None:
         self._library: CDLL = native.load()
 
     @property
     def isa(self) -> str:
-        """Instruction set in use. Between two of them bits may differ, within the tolerance of the contract."""
+        """Instruction set in use."""
         return str(self._library.octavo_isa().decode())
+
+    @property
+    def arithmetic(self) -> str:
+        """What the bits of results depend on: keys and values that outlive a process name it. Where it differs, bits
+        differ within the tolerance of the contract."""
+        return f"{_ROUNDING} {self._library.octavo_arithmetic().decode()}"
 
     @property
     def num_threads(self) -> int:

@@ -15,6 +15,9 @@ LIBRARY_PATH = Path(__file__).with_name("_native.so")
 
 OK, UNKNOWN_NAME, UNSUPPORTED, BAD_INDEX = range(4)
 
+ISAS = ("avx512", "avx2", "portable")
+"""Instruction sets, best first: the first one that the machine has is used where none is forced."""
+
 STEP_ROWS, HEAD_ROWS = -1, -2
 """OctavoRows: numbers of rows that a recorded operation learns from each step."""
 
@@ -67,6 +70,7 @@ _SHAPE, _BATCH, _PTR, _INT, _FLOAT = POINTER(AttentionShape), POINTER(Batch), c_
 _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "octavo_set_isa": ([c_char_p], c_int32),
     "octavo_isa": ([], c_char_p),
+    "octavo_arithmetic": ([], c_char_p),
     "octavo_set_num_threads": ([c_int32], None),
     "octavo_num_threads": ([], c_int32),
     "octavo_ceiling_read": ([_PTR, _INT], _INT),
@@ -144,7 +148,9 @@ def set_isa(library: ctypes.CDLL, name: str | None) -> None:
     if status == UNSUPPORTED:
         raise ConfigurationError(f"OCTAVO_ISA={name}: this machine does not have that instruction set; unset it.")
     if status == UNKNOWN_NAME:
-        raise ConfigurationError(f"OCTAVO_ISA={name}: the kernels were not built for that; choose avx2 or portable.")
+        raise ConfigurationError(
+            f"OCTAVO_ISA={name}: the kernels were not built for that; choose one of: {', '.join(ISAS)}."
+        )
 
 
 def default_num_threads() -> int:

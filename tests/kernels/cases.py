@@ -24,7 +24,7 @@ def _native_isas() -> list[str]:
     except native.NativeLibraryMissingError:
         return []
     available = []
-    for isa in ("avx2", "portable"):
+    for isa in native.ISAS:
         try:
             native.set_isa(library, isa)
         except ConfigurationError:

@@ -1,8 +1,10 @@
 """Which back end, instruction set and number of threads run, and what is said when they cannot."""
 
+import ctypes
 import logging
 import shutil
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -11,6 +13,7 @@ from octavo.kernels import native, registry
 from octavo.kernels.cpu import CpuOps
 from octavo.kernels.reference import ReferenceOps
 from octavo.kernels.registry import select_ops
+from tests.kernels.cases import BACKENDS
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +71,32 @@ def test_an_instruction_set_is_forced_or_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OCTAVO_ISA", "portable")
     assert CpuOps().isa == "portable"
     monkeypatch.setenv("OCTAVO_ISA", "sse9")
-    with pytest.raises(ConfigurationError, match="choose avx2 or portable"):
+    with pytest.raises(ConfigurationError, match="choose one of: avx512, avx2, portable"):
         CpuOps()
     monkeypatch.delenv("OCTAVO_ISA")
-    assert CpuOps().isa in ("avx2", "portable")
+    assert CpuOps().isa == BACKENDS[1].removeprefix("cpu-")
+
+
+class MachineOfLess:
+    """A library whose machine has no instruction set that is asked for by name."""
+
+    @staticmethod
+    def octavo_set_isa(name: bytes | None) -> int:
+        return native.OK if name is None else native.UNSUPPORTED
+
+
+def test_an_instruction_set_that_the_machine_does_not_have_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        native.set_isa(cast("ctypes.CDLL", MachineOfLess()), "avx512")
+    assert str(refusal.value) == "OCTAVO_ISA=avx512: this machine does not have that instruction set; unset it."
+
+
+def test_the_instruction_set_in_use_is_the_best_that_the_processor_names() -> None:
+    processor = Path("/proc/cpuinfo").read_text()
+    flags = set(next((line for line in processor.splitlines() if line.startswith("flags")), "").split())
+    needed = {"avx2": {"avx2", "fma", "f16c"}, "portable": set[str]()}
+    needed["avx512"] = needed["avx2"] | {f"avx512{part}" for part in ("f", "bw", "dq", "vl", "_vnni")}
+    assert CpuOps().isa == next(isa for isa in native.ISAS if needed[isa] <= flags)
 
 
 def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

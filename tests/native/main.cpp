@@ -1,4 +1,8 @@
 // Every family of operations under every instruction set of this machine, on 1, 2 and 4 threads, which must agree to the bit.
+// So must instruction sets of the same arithmetic.
+#include <map>
+#include <string>
+
 #include "drive.h"
 
 namespace {
@@ -21,7 +25,8 @@ const Family kFamilies[] = {
 }  // namespace
 
 int main() {
-    for (const char* isa : {"portable", "avx2"}) {
+    std::map<std::string, uint64_t> digests;
+    for (const char* isa : {"portable", "avx2", "avx512"}) {
         if (octavo_set_isa(isa) != kOctavoOk) continue;
         for (const Family& family : kFamilies) {
             octavo_set_num_threads(1);
@@ -30,6 +35,8 @@ int main() {
                 octavo_set_num_threads(threads);
                 drive::require(family.drive() == alone, family.name);
             }
+            const std::string work = std::string(octavo_arithmetic()) + ": " + family.name;
+            drive::require(digests.emplace(work, alone).first->second == alone, work.c_str());
             std::printf("%s: %s\n", isa, family.name);
         }
     }

@@ -19,6 +19,7 @@ using BadIndex = std::atomic<bool>;
 
 int32_t octavo_set_isa(const char* name) { return set_isa(name); }
 const char* octavo_isa() { return kernels().name; }
+const char* octavo_arithmetic() { return kernels().arithmetic; }
 void octavo_set_num_threads(int32_t count) { pool().set_num_threads(count); }
 int32_t octavo_num_threads() { return pool().num_threads(); }
 

@@ -20,11 +20,19 @@ bool has_avx2() {
     const bool has_f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
     return has_f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
+
+// The system must keep the wide registers too, which __builtin_cpu_supports asks it.
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 // Best first.
 const Isa kIsas[] = {
 #if defined(__x86_64__)
+    {&kAvx512Kernels, has_avx512},
     {&kAvx2Kernels, has_avx2},
 #endif
     {&kPortableKernels, [] { return true; }},

@@ -155,6 +155,7 @@ struct SampleArgs {
 
 struct Kernels {
     const char* name;
+    const char* arithmetic;  // instruction sets of the same give the same bits
     void (*linear)(const LinearArgs&, int64_t task);
     void (*quantize_rows)(const QuantizeArgs&, int64_t task);
     void (*linear_quantized)(const QuantizedLinearArgs&, int64_t task);
@@ -175,6 +176,7 @@ struct Kernels {
 extern const Kernels kPortableKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
 #endif
 
 // At least `count` floats for the calling thread, 64-byte aligned, valid until its next call of scratch().

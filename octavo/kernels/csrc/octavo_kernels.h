@@ -1,8 +1,8 @@
 // The C interface of the native CPU kernels: raw pointers in, an error code out. Python loads it with ctypes.
 //
 // All tensors are contiguous fp32 unless said. Shapes as in octavo/kernels/interface.py: R rows, S sequences, H query
-// heads, G KV heads, D head size, B block size. Nothing here keeps a pointer after it returns, except octavo_isa and what is
-// recorded.
+// heads, G KV heads, D head size, B block size. Nothing here keeps a pointer after it returns, except octavo_isa,
+// octavo_arithmetic and what is recorded.
 #pragma once
 
 #include <cstdint>
@@ -109,6 +109,8 @@ struct OctavoSample {
 OCTAVO_API int32_t octavo_set_isa(const char* name);
 // The name of the chosen instruction set.
 OCTAVO_API const char* octavo_isa();
+// What of its arithmetic the bits of results depend on: instruction sets of which this is equal give equal bits.
+OCTAVO_API const char* octavo_arithmetic();
 // Threads that share one call, the calling one included.
 OCTAVO_API void octavo_set_num_threads(int32_t count);
 OCTAVO_API int32_t octavo_num_threads();

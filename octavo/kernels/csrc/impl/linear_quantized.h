@@ -6,9 +6,6 @@
 
 namespace {
 
-// Sums of so few rows stay in registers from group to group; more would leave none for the products.
-constexpr int kHeldRows = 2;
-
 template <typename Format>
 struct QuantizedTile {
     const uint8_t* panel;
@@ -28,7 +25,7 @@ __attribute__((noinline)) void quantized_tile(const QuantizedTile<Format>& t) {
     float* const y = t.y;
     const Activation* x[R];
     [[maybe_unused]] F16 held[R];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         x[r] = numbers_of<Format>(t.rows + r * pitch, t.num_groups);
         held[r] = set1(0.0f);
@@ -40,7 +37,7 @@ __attribute__((noinline)) void quantized_tile(const QuantizedTile<Format>& t) {
         const F16 weight_scales = load(scales_of<Format>(block));
         [[maybe_unused]] F16 weight_minima;
         if constexpr (Format::kHasMinima) weight_minima = load(minima_of<Format>(block));
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             F16 product = to_float(products[r]);
             if constexpr (Format::kHasOffset) product = sub(product, broadcast(sums + r * pitch));
@@ -54,11 +51,11 @@ __attribute__((noinline)) void quantized_tile(const QuantizedTile<Format>& t) {
         block += kBlockBytes<Format>;
         ++scales;
         ++sums;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) x[r] += Format::kGroup;
     }
     if constexpr (R <= kHeldRows) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) store(y + r * y_pitch, held[r]);
     }
 }

@@ -32,11 +32,11 @@ template <int R, int P, typename W>
 inline void add_column(F16 (&acc)[P][R], const float* const (&x)[R], int64_t i, const W* const (&panel)[P]) {
     if constexpr (P == 1) {
         const F16 w = load(panel[0]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) acc[0][r] = fma(broadcast(x[r] + i), w, acc[0][r]);
     } else {
         F16 a[R];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) a[r] = broadcast(x[r] + i);
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) add_products(acc[p], a, panel[p]);
@@ -46,13 +46,13 @@ inline void add_column(F16 (&acc)[P][R], const float* const (&x)[R], int64_t i, 
 template <int R, int P, typename W>
 __attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float* const* c) {
     F16 acc[P][R];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) acc[p][r] = m.accumulate ? load(c[p] + r * m.c_pitch) : set1(0.0f);
 
     const float* x[R];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) x[r] = m.x + r * m.x_pitch;
     const int64_t w_pitch = m.w_pitch;
     const W* const* next = m.next;
@@ -77,7 +77,7 @@ __attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float
         if (next != nullptr) next += P;
     }
 
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) store(c[p] + r * m.c_pitch, acc[p][r]);

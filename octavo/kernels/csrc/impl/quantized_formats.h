@@ -22,9 +22,9 @@ struct Format4 {
         for (int j = 0; j < 4; ++j) {
             Quads first, second;
             load_quads(numbers + 64 * j, first, second);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) add_products(sums[r], first, x[r] + 4 * j);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) add_products(sums[r], second, x[r] + 16 + 4 * j);
         }
     }
@@ -49,7 +49,7 @@ struct Format8 {
 #pragma GCC unroll 4
         for (int j = 0; j < Group / 2; ++j) {
             const Pairs w = load_pairs(numbers + 32 * j);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) add_products(sums[r], w, x[r] + 2 * j);
         }
     }

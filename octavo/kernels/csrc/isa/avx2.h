@@ -16,6 +16,8 @@ struct F16 {
 };
 using Mask = F16;
 
+// What of the arithmetic the bits of results depend on.
+constexpr const char* kArithmetic = "fused multiply-add";
 // Accumulators (F16) that fit the registers beside the operands: 12 of 16 registers.
 constexpr int kAccumulators = 6;
 

@@ -8,8 +8,10 @@
 
 namespace {
 
-// Rows that a tile of a quantised linear takes at once: their sums take 8 of 16 registers.
+// Rows that a tile of a quantised linear takes at once: their products take 8 of 16 registers.
 constexpr int kQuantizedRows = 4;
+// Sums of so few rows stay in registers from group to group; more would leave none for the products.
+constexpr int kHeldRows = 2;
 
 // Keeps the compiler from adding up products in an order of its own, which takes more registers than there are.
 inline void pin(__m256i& sum) { asm("" : "+x"(sum)); }

@@ -22,6 +22,8 @@ struct Mask {
     Int4 v[4];
 };
 
+// What of the arithmetic the bits of results depend on.
+constexpr const char* kArithmetic = "multiply, then add";
 // Accumulators (F16) that fit the registers beside the operands: 8 of 16 registers.
 constexpr int kAccumulators = 2;
 

@@ -7,6 +7,7 @@
 namespace {
 
 constexpr int kQuantizedRows = 2;
+constexpr int kHeldRows = 2;
 
 typedef int16_t Short8 __attribute__((vector_size(16)));
 typedef uint8_t Byte8 __attribute__((vector_size(8)));
