@@ -131,7 +131,6 @@ class Engine:
         if self._pending:
             self._land(self._pending.popleft())
         outputs, self._news = self._news, EngineOutputs()
-        outputs.stats = self.stats()
         return outputs
 
     def _submit(self, plan: StepPlan) -> None:

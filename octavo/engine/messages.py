@@ -128,7 +128,8 @@ class PinList:
 
 @dataclass(slots=True)
 class EngineOutputs:
-    """What one turn of the engine loop produced. ``iteration_tokens``: tokens computed in the step.
+    """What one turn of the engine loop produced. ``stats``: put in by whoever sends it to another process.
+    ``iteration_tokens``: tokens computed in the step.
     ``token_intervals``: seconds between successive tokens of a choice (ITL), one each token after the first."""
 
     deltas: list[OutputDelta] = field(default_factory=list)

@@ -238,8 +238,7 @@ class EngineProcessLoop:
     def _step(self) -> None:
         outputs = self._engine.step()
         # Every turn reports, the last one too: what is shown while idle is the state after the last request.
-        if outputs.stats is None:
-            outputs.stats = self._engine.stats()
+        outputs.stats = self._engine.stats()
         self._outbox.put(outputs)
         if self._stats_log is not None and self._stats_log.due():
             self._stats_log.write(outputs.stats)

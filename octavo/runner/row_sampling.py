@@ -22,12 +22,14 @@ class SeenTokens:
     Grows with each token; nothing is counted again at a step. A token of the prompt alone has count 0.
     """
 
-    __slots__ = ("_counts", "_ids", "_places")
+    __slots__ = ("_counts", "_ids", "_places", "addresses")
 
     def __init__(self, prompt_ids: Iterable[int], output_ids: Sequence[int]) -> None:
         self._places: dict[int, int] = {}
         self._ids: TokenIds = np.empty(64, dtype=np.int64)
         self._counts: NDArray[np.int64] = np.empty(64, dtype=np.int64)
+        self.addresses = self._ids.ctypes.data, self._counts.ctypes.data
+        """Of the arrays of ids and of counts, ``len`` entries each; until the next token."""
         for token_id in dict.fromkeys(prompt_ids):
             self._place(token_id)
         for token_id in output_ids:
@@ -44,14 +46,13 @@ class SeenTokens:
             if place == len(self._ids):
                 self._ids = np.resize(self._ids, 2 * place)
                 self._counts = np.resize(self._counts, 2 * place)
+                self.addresses = self._ids.ctypes.data, self._counts.ctypes.data
             self._ids[place] = token_id
             self._counts[place] = 0
         return place
 
-    @property
-    def counted(self) -> tuple[TokenIds, NDArray[np.int64]]:
-        """Token ids and their counts; views that the next token may change."""
-        return self._ids[: len(self._places)], self._counts[: len(self._places)]
+    def __len__(self) -> int:
+        return len(self._places)
 
     def penalize(self, logits: Row, params: SamplingParams) -> None:
         """Apply the three penalties to ``logits`` [vocab] in place.
@@ -59,7 +60,7 @@ class SeenTokens:
         Repetition (prompt and output): positive logits are divided by it, negative ones multiplied (Keskar et al.,
         2019). Frequency, a count times, and presence, once: subtracted, for output tokens only (OpenAI's API).
         """
-        ids, counts = self.counted
+        ids, counts = self._ids[: len(self)], self._counts[: len(self)]
         values = logits[ids].astype(np.float64)
         with np.errstate(over="ignore"):  # a penalty can lift a logit beyond any number (bounded), or sink it to -inf
             if params.repetition_penalty != 1.0:
@@ -103,13 +104,13 @@ class RowSampling:
         "_bias_ids",
         "_bias_values",
         "_is_plain",
-        "_seen",
         "_stop_ids",
         "choice_index",
         "num_prompt_tokens",
         "params",
         "row_id",
         "seed",
+        "seen",
         "token_ids",
     )
 
@@ -128,12 +129,9 @@ class RowSampling:
         self._bias_ids = _id_array(bias)
         self._bias_values: NDArray[np.float32] = np.array(list(bias.values()), dtype=np.float32)
         self._bad_words = BadWords(bad_word_ids, output_ids) if bad_word_ids else None
-        self._seen = _seen_tokens(row, output_ids)
+        self.seen = _seen_tokens(row, output_ids)
         self._always_changes = (
-            self._allowed is not None
-            or self._bad_words is not None
-            or self._seen is not None
-            or len(self._bias_ids) > 0
+            self._allowed is not None or self._bad_words is not None or self.seen is not None or len(self._bias_ids) > 0
         )
         self._is_plain = params.greedy and params.logprobs is None and not self._always_changes
 
@@ -145,7 +143,7 @@ class RowSampling:
     @property
     def notes_tokens(self) -> bool:
         """Whether ``note`` would do anything."""
-        return self._bad_words is not None or self._seen is not None
+        return self._bad_words is not None or self.seen is not None
 
     @property
     def num_output_tokens(self) -> int:
@@ -155,8 +153,8 @@ class RowSampling:
         """``token_id`` has been appended to ``token_ids``."""
         if self._bad_words is not None:
             self._bad_words.add_output(token_id)
-        if self._seen is not None:
-            self._seen.add_output(token_id)
+        if self.seen is not None:
+            self.seen.add_output(token_id)
 
     @property
     def changes_logits(self) -> bool:
@@ -169,16 +167,16 @@ class RowSampling:
         return self._is_plain and self.num_output_tokens >= self.params.min_tokens
 
     @property
-    def changes_with_tokens(self) -> bool:
-        """Whether what ``change`` does can be another thing after the next token."""
-        return self._seen is not None or self._bad_words is not None or self._masks_stops
+    def masks_tokens(self) -> bool:
+        """Whether ``masked_ids`` may hold some, now or later."""
+        return self._bad_words is not None or self._masks_stops
 
     @property
     def _masks_stops(self) -> bool:
         return self.num_output_tokens < self.params.min_tokens and len(self._stop_ids) > 0
 
     @property
-    def _masked_ids(self) -> TokenIds:
+    def masked_ids(self) -> TokenIds:
         """Those that must not be drawn next, whatever else is allowed."""
         stop_ids = self._stop_ids if self._masks_stops else _NO_IDS
         if self._bad_words is None:
@@ -192,10 +190,10 @@ class RowSampling:
             allowed = logits[self._allowed]
             logits.fill(-np.inf)
             logits[self._allowed] = allowed
-        logits[self._masked_ids] = -np.inf
+        logits[self.masked_ids] = -np.inf
         logits[self._bias_ids] += self._bias_values
-        if self._seen is not None:
-            self._seen.penalize(logits, self.params)
+        if self.seen is not None:
+            self.seen.penalize(logits, self.params)
 
     @property
     def request(self) -> bytes:
@@ -212,17 +210,6 @@ class RowSampling:
         record["bias_ids"], record["num_biases"] = self._bias_ids.ctypes.data, len(self._bias_ids)
         record["biases"] = self._bias_values.ctypes.data
         return record.tobytes()
-
-    def write_changes(self, record: np.void) -> TokenIds:
-        """Write the rest into its record in a batch: what ``change`` does now. Valid until ``append``, and while what
-        is returned is kept."""
-        masked_ids = self._masked_ids
-        record["masked"], record["num_masked"] = masked_ids.ctypes.data, len(masked_ids)
-        if self._seen is not None:
-            ids, counts = self._seen.counted
-            record["seen_ids"], record["seen_counts"] = ids.ctypes.data, counts.ctypes.data
-            record["num_seen"] = len(ids)
-        return masked_ids
 
 
 def _id_array(token_ids: Iterable[int]) -> TokenIds:

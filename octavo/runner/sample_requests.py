@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from octavo.kernels.sampling import REQUEST, Records
 from octavo.runner.randomness import uniform
-from octavo.runner.row_sampling import RowSampling
+from octavo.runner.row_sampling import RowSampling, SeenTokens
 
 
 class SampleRequests:
@@ -18,8 +18,10 @@ class SampleRequests:
         self._rows: list[RowSampling] = []
         self._records: Records = np.zeros(0, dtype=REQUEST)
         self._drawing: list[int] = []
-        self._changing: list[int] = []
+        self._masking: list[int] = []
         self._masks: list[NDArray[np.int64]] = []
+        self._seeing: list[int] = []
+        self._seen: list[SeenTokens] = []
         self.listing: list[int] = []
         """Places of the rows that want logprobs."""
         self.num_top = 0
@@ -29,16 +31,27 @@ class SampleRequests:
         """REQUEST [R]; valid until the next call, while the rows' tokens stay as they are."""
         if rows != self._rows:
             self._take(rows)
-        self._records["uniform"][self._drawing] = [
-            uniform(rows[place].seed, rows[place].choice_index, positions[place]) for place in self._drawing
-        ]
-        self._masks = [rows[place].write_changes(self._records[place]) for place in self._changing]
+        if self._drawing:
+            self._records["uniform"][self._drawing] = [
+                uniform(rows[place].seed, rows[place].choice_index, positions[place]) for place in self._drawing
+            ]
+        if self._masking:
+            self._masks = [rows[place].masked_ids for place in self._masking]
+            self._records["masked"][self._masking] = [mask.ctypes.data for mask in self._masks]
+            self._records["num_masked"][self._masking] = list(map(len, self._masks))
+        if self._seeing:
+            addresses = np.array([seen.addresses for seen in self._seen], dtype=np.uintp)
+            self._records["seen_ids"][self._seeing] = addresses[:, 0]
+            self._records["seen_counts"][self._seeing] = addresses[:, 1]
+            self._records["num_seen"][self._seeing] = list(map(len, self._seen))
         return self._records
 
     def _take(self, rows: list[RowSampling]) -> None:
         self._rows = list(rows)
         self._records = np.frombuffer(bytearray().join(row.request for row in rows), dtype=REQUEST)
         self._drawing = [place for place, row in enumerate(rows) if not row.params.greedy]
-        self._changing = [place for place, row in enumerate(rows) if row.changes_with_tokens]
+        self._masking = [place for place, row in enumerate(rows) if row.masks_tokens]
+        seen = {place: row.seen for place, row in enumerate(rows) if row.seen is not None}
+        self._seeing, self._seen = list(seen), list(seen.values())
         tops = {place: row.params.logprobs for place, row in enumerate(rows) if row.params.logprobs is not None}
         self.listing, self.num_top = list(tops), max(tops.values(), default=0)

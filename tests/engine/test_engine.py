@@ -13,7 +13,7 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.step import StepPlan
 from octavo.engine.engine import Engine, EngineParts
-from octavo.engine.messages import EngineOutputs, EngineRequest, OutputDelta
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
 from tests.support.fake_runner import VOCAB_SIZE, FakeRunner, expected_output
 
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])
@@ -51,6 +51,8 @@ class Bench:
         )
         self.deltas: dict[tuple[str, int], list[OutputDelta]] = defaultdict(list)
         self.outputs: list[EngineOutputs] = []
+        self.stats: list[EngineStats] = []
+        """One of each step."""
 
     def add(self, request_id: str, prompt: list[int], clamp: bool = False, **params: object) -> None:
         sampling = SamplingParams(temperature=0, **params)  # type: ignore[arg-type]
@@ -63,6 +65,7 @@ class Bench:
             each_step(step)
             outputs = self.engine.step()
             self.outputs.append(outputs)
+            self.stats.append(self.engine.stats())
             for delta in outputs.deltas:
                 self.deltas[delta.request_id, delta.index].append(delta)
         assert not self.engine.has_work()
@@ -257,9 +260,7 @@ def test_the_pool_adds_up_in_every_snapshot() -> None:
     for i in range(6):
         bench.add(str(i), list(range(i * 10, i * 10 + 12)), max_tokens=20)
     bench.run()
-    for outputs in bench.outputs:
-        stats = outputs.stats
-        assert stats is not None
+    for stats in bench.stats:
         assert stats.num_free_blocks + stats.num_cached_blocks + stats.num_active_blocks == stats.num_blocks == 24
     assert bench.engine.stats().num_preemptions > 0
 

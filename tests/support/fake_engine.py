@@ -120,7 +120,6 @@ class FakeEngine:
         for choice in list(self._running):
             self._advance(choice)
         outputs, self._outputs = self._outputs, EngineOutputs()
-        outputs.stats = self.stats()
         return outputs
 
     def stats(self) -> EngineStats:
