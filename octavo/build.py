@@ -18,10 +18,10 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.sampling_params import SEED_LIMIT
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.timing import Timed, untimed
+from octavo.core_configs import cache_sizes, scheduler_config
 from octavo.engine.engine import Engine, EngineParts
-from octavo.engine_args import EngineArgs, head_skips
+from octavo.engine_args import EngineArgs
 from octavo.kernels.interface import Ops, allocate_kv
 from octavo.kernels.registry import select_ops
 from octavo.loading.interface import Tokenizer
@@ -46,8 +46,6 @@ MAX_DEFAULT_HOST_BLOCKS = 4
 """Blocks of the host pool for each block of the pool, where nothing else is said: preempted sequences were in it."""
 DEFAULT_DISK_SPACE = 4
 """GiB of the disk tier, where nothing else is said."""
-DEFAULT_BATCHED_TOKENS = 512
-"""Tokens a step on CPU: see docs/benchmarks.md."""
 
 
 def build_tokenizer(args: EngineArgs) -> Tokenizer:
@@ -77,7 +75,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
     cache = replace(
         _cache_config(args, config, groups, fingerprint), num_disk_slots=slot_file.num_slots if slot_file else 0
     )
-    scheduler = Scheduler(_scheduler_config(args, config), KVCacheManager(cache))
+    scheduler = Scheduler(scheduler_config(args, config.max_position), KVCacheManager(cache))
     memory = _allocate_memory(args, config, groups, cache)
     if slot_file is not None:
         scheduler.kv.host.disk.load(slot_file.stored())
@@ -130,19 +128,18 @@ def _block_bytes(args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGr
 def _cache_config(
     args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup], fingerprint: bytes
 ) -> CacheConfig:
+    sizes, block_bytes = cache_sizes(args, [group.window for group in groups]), _block_bytes(args, config, groups)
     num_blocks = args.num_blocks
     if num_blocks is None:
-        num_blocks = _blocks_in_memory(args, config, groups)
+        num_blocks = _blocks_in_memory(args, config, sizes, block_bytes)
     else:
-        what = f"the pool of {num_blocks:,} blocks (num_blocks)"
-        _check_is_free(what, num_blocks * _block_bytes(args, config, groups))
-    cache = CacheConfig(
+        _check_is_free(f"the pool of {num_blocks:,} blocks (num_blocks)", num_blocks * block_bytes)
+    cache = replace(
+        sizes,
         num_blocks=num_blocks,
-        block_size=args.block_size,
-        num_groups=len(groups),
         enable_prefix_caching=args.enable_prefix_caching,
         fingerprint=fingerprint,
-        num_host_blocks=_host_blocks(args, _block_bytes(args, config, groups), num_blocks),
+        num_host_blocks=_host_blocks(args, block_bytes, num_blocks),
         keep_evicted=args.prefix_cache_on_host,
         eviction_policy=args.eviction_policy,
         pin_quota=args.pin_quota,
@@ -199,8 +196,7 @@ def _memory_shortage_told(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup]) -> int:
-    block_bytes = _block_bytes(args, config, groups)
+def _blocks_in_memory(args: EngineArgs, config: ModelConfig, sizes: CacheConfig, block_bytes: int) -> int:
     if args.kv_cache_memory_bytes is not None:
         budget, what = args.kv_cache_memory_bytes, "kv_cache_memory_bytes"
         _check_is_free(what, budget)
@@ -208,26 +204,14 @@ def _blocks_in_memory(args: EngineArgs, config: ModelConfig, groups: Sequence[La
         budget = int(free_memory_bytes() * args.memory_utilization)
         what = f"{args.memory_utilization:.0%} of the free memory"
     logger.info("KV cache budget: %.2f GiB (%s)", budget / 2**30, what)
-    needed = block_bytes * len(groups)
+    needed = block_bytes * sizes.num_groups
     if budget < needed:
         raise ConfigurationError(
             f"a KV pool of {budget:,} bytes ({what}) cannot hold one sequence: {args.block_size} tokens take "
             f"{needed:,} bytes; give it more, or lower block_size"
         )
-    longest = -(-(args.max_model_len or config.max_position) // args.block_size) * len(groups)
+    longest = sizes.num_blocks_for(args.max_model_len or config.max_position)
     return min(budget // block_bytes, longest * args.max_num_seqs)
-
-
-def _scheduler_config(args: EngineArgs, config: ModelConfig) -> SchedulerConfig:
-    """The scheduler knows the pool's size itself, and names it where that is the smaller limit."""
-    wanted = args.max_num_batched_tokens or max(DEFAULT_BATCHED_TOKENS, args.max_num_seqs)
-    return SchedulerConfig(
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=wanted,
-        max_model_len=config.max_position,
-        preemption_mode=args.preemption_mode,
-        head_skips=head_skips(args),
-    )
 
 
 def _allocate_memory(
@@ -275,7 +259,7 @@ def _log_pool(scheduler: Scheduler, args: EngineArgs, block_bytes: int) -> None:
         "KV cache memory: %.2f GiB in %d blocks of %d tokens, %s",
         *(gib, cache.num_blocks, cache.block_size, args.kv_dtype_name),
     )
-    logger.info("KV cache size: %s tokens", f"{cache.num_token_slots:,}")
+    logger.info("KV cache size: %s tokens", f"{cache.num_tokens_held(longest):,}")
     if longest < scheduler.config.max_model_len:
         logger.warning(
             "The pool holds less than the model's context of %s tokens: requests above %s tokens will be refused. More "

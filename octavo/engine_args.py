@@ -177,14 +177,6 @@ def _check_sizes(args: EngineArgs) -> None:
     head_skips(args)
     if args.max_num_batched_tokens is not None:
         SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens)
-    if args.num_blocks is None or args.max_model_len is None:
-        return
-    num_tokens = args.num_blocks * args.block_size
-    if num_tokens < args.max_model_len:
-        raise ConfigurationError(
-            f"num_blocks {args.num_blocks} of {args.block_size} tokens hold {num_tokens} tokens at most, but "
-            f"max_model_len is {args.max_model_len}; give more blocks or lower max_model_len"
-        )
 
 
 def _check_pin_quota(args: EngineArgs) -> None:

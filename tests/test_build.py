@@ -32,10 +32,6 @@ def rand(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"threads": 1025}, "threads must be at most 1024, got 1025"),
         ({"backend": "gpu"}, "There is no backend 'gpu'; choose one of: cpu, reference"),
         ({"max_num_batched_tokens": 100}, r"max_num_batched_tokens \(100\) must be at least max_num_seqs \(256\)"),
-        (
-            {"num_blocks": 9, "max_model_len": 200},
-            "num_blocks 9 of 16 tokens hold 144 tokens at most, but",
-        ),
     ],
 )
 def test_settings_are_checked_when_they_are_made(settings: dict[str, object], message: str) -> None:
@@ -66,3 +62,20 @@ def test_a_pool_below_the_context_is_said(rand: Path, caplog: pytest.LogCaptureF
         engine = build_engine(EngineArgs(model=str(rand), num_blocks=3))
     assert engine.limits.max_model_len == 48
     assert "requests above 48 tokens will be refused" in caplog.text
+
+
+def test_a_pool_below_the_length_that_was_asked_for(rand: Path) -> None:
+    with pytest.raises(ConfigurationError, match="9 blocks holds 144 tokens of one sequence, but max_model_len is 200"):
+        build_engine(EngineArgs(model=str(rand), num_blocks=9, max_model_len=200))
+
+
+def test_windows_leave_room_for_longer_sequences(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each layer of this model sees 24 tokens: two blocks of 16, and two for the tokens of a step."""
+    model = str(rand_model(tmp_path, "mistral"))
+    with caplog.at_level(logging.INFO):
+        engine = build_engine(EngineArgs(model=model, num_blocks=10, max_num_batched_tokens=24, max_num_seqs=4))
+    assert engine.limits.max_model_len == 4096
+    assert "KV cache size: 10,240 tokens" in caplog.text
+    assert "Maximum concurrency for 4,096 tokens per request: 2.50x" in caplog.text
+    with pytest.raises(ConfigurationError, match="3 blocks holds 48 tokens of one sequence, but max_model_len is 64"):
+        build_engine(EngineArgs(model=model, num_blocks=3, max_num_batched_tokens=24, max_num_seqs=4, max_model_len=64))

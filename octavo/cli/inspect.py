@@ -61,15 +61,17 @@ def _describe_groups(count: int, num_layers: int, window: int | None) -> str:
 
 def describe_memory(summary: "ModelSummary", engine_args: "EngineArgs") -> dict[str, str]:
     """Lines about the KV cache that `octavo serve` would make with these settings, now, on this machine."""
+    from octavo.core_configs import cache_sizes
+
     dtype = engine_args.kv_dtype_name
     block_bytes = summary.kv_bytes_per_token * engine_args.block_size // len(summary.groups)
     budget, source = _kv_budget(summary, engine_args)
-    num_blocks = budget // block_bytes
-    num_tokens = num_blocks // len(summary.groups) * engine_args.block_size
+    cache = cache_sizes(engine_args, [group.window for group in summary.groups], budget // block_bytes)
+    num_tokens = cache.num_tokens_held(summary.config.max_position)
     return {
         "KV a token": f"{summary.kv_bytes_per_token:,} bytes ({dtype}, all layers)",
         "block": f"{engine_args.block_size} tokens of one layer group, {readable_bytes(block_bytes)}",
-        "blocks that fit": f"{num_blocks:,} ({num_tokens:,} tokens) in {source}",
+        "blocks that fit": f"{cache.num_blocks:,} ({num_tokens:,} tokens) in {source}",
     }
 
 

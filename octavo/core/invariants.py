@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import CacheConfig
 from octavo.core.pool import BlockPool
 from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
-from octavo.core.step import StepPlan
+from octavo.core.step import NO_BLOCK, StepPlan
 from octavo.core.table import BlockTables, SwappedTables
 
 
@@ -34,10 +35,13 @@ def check_cache(kv: KVCacheManager, tables: Iterable[BlockTables], swapped: Iter
     for block_id in pins.references:
         _require(kv.pool.names[block_id] is not None, f"block {block_id} is pinned, and nobody can find it")
     for table in tables:
-        for group in table.groups:
-            _require(len(set(group)) == len(group), "a table holds a block twice")
+        for number, (group, live) in enumerate(zip(table.groups, table.live_groups, strict=True)):
+            _require(len(set(live)) == len(live), "a table holds a block twice")
             _require(len(group) == table.num_blocks, "tables of one sequence differ in length")
-            counts.update(group)
+            _require(set(group[: table.starts[number]]) <= {NO_BLOCK}, "a table has a block that it gave back")
+            _require(NO_BLOCK not in live, "a table lacks a block")
+            _require(len(live) <= kv.config.most_blocks(number), "%s blocks: more than a window needs", len(live))
+            counts.update(live)
     _check_pool(kv.pool, counts)
     host_counts = Counter(kv.host.held_blocks)
     for kept in swapped:
@@ -91,7 +95,7 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
             _require(request.status is not Status.RUNNING, "%s: runs without tables", request)
             continue
         tables.append(request.tables)
-        _check_counts(request, scheduler.kv.config.block_size)
+        _check_counts(request, scheduler.kv.config)
     orders = [request.order for request in scheduler.running]
     _require(orders == sorted(orders), "running requests are not in order of age")
     num_free_of_pins = scheduler.kv.keeping.pins.num_unclaimed
@@ -99,14 +103,16 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
     check_cache(scheduler.kv, tables, swapped)
 
 
-def _check_counts(request: Request, block_size: int) -> None:
+def _check_counts(request: Request, config: CacheConfig) -> None:
     landed, computed, planned = request.num_landed_tokens, request.num_computed_tokens, request.num_planned_tokens
     _require(landed <= computed, "%s: more landed than computed", request)
     if request.is_finished:
         return
     _require(computed <= planned, "%s: computed past its %s tokens", request, planned)
     assert request.tables is not None
-    capacity = request.tables.capacity
+    capacity, block_size = request.tables.capacity, config.block_size
+    for group, start in enumerate(request.tables.starts):
+        _require(start <= config.first_block(group, landed), "%s: gave back what it needs in group %s", request, group)
     _require(computed <= request.tables.num_blocks * block_size, "%s: computed past its blocks", request)
     is_tail_shared = capacity == computed - computed % block_size  # since a fork: copied before more is written
     _require(computed <= capacity or is_tail_shared, "%s: computed past its capacity %s", request, capacity)

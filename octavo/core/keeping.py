@@ -6,7 +6,6 @@ from math import inf
 from octavo.core.pins import Pins, PrefixNames
 from octavo.core.pool import BlockPool
 from octavo.core.retention import DEFAULT_PRIORITY, Retention, RetentionEvictor
-from octavo.core.table import BlockTables
 
 
 class Keeping:
@@ -29,12 +28,11 @@ class Keeping:
         if self._retention is not None:
             self._retention.tell_time(now)
 
-    def retain(self, tables: BlockTables, retention: Retention | None) -> None:
-        """A sequence is about to give its blocks up: what the cache keeps of them is of this priority (None: the
+    def retain(self, block_ids: Iterable[int], retention: Retention | None) -> None:
+        """A sequence is about to give these blocks up: what the cache keeps of them is of this priority (None: the
         default one)."""
         if self._retention is not None or retention is not None:
-            for table in tables.groups:
-                self._retain(filter((-1).__ne__, table), retention or Retention())  # -1: no block there any more
+            self._retain(block_ids, retention or Retention())
 
     def _retain(self, block_ids: Iterable[int], retention: Retention) -> None:
         if self._retention is None:

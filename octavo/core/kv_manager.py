@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import islice
 
 from octavo.core.child_index import ChildIndex
 from octavo.core.disk_tier import DiskTier
@@ -10,10 +10,12 @@ from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.hashing import TOKEN_BYTES, BlockHasher, HashChain, group_names, pack_tokens
 from octavo.core.host_pool import HostPool
 from octavo.core.keeping import Keeping
+from octavo.core.kv_counts import KVCounts
 from octavo.core.kv_types import Allocation, CacheConfig, Extension, FilledBlocks, PrefixHit
 from octavo.core.pool import BlockPool
 from octavo.core.prefix_lookup import PrefixLookup
-from octavo.core.step import BlockCopy, TableWrite
+from octavo.core.sliding import Slider
+from octavo.core.step import NO_BLOCK, BlockCopy, TableWrite
 from octavo.core.table import BlockTables, SwappedTables
 
 
@@ -35,14 +37,20 @@ class KVCacheManager:
         self.keeping = Keeping(self.pool, config.block_size, config.max_pinned_blocks, self.prefix_names)
         self.num_copies = 0
         self._prefixes = PrefixLookup(config, self.pool, self.host, self._children)
+        self._counts = KVCounts(config, self.pool)
+        self._slider = Slider(config, self.pool, self.keeping)
         self._block_size = config.block_size
         self._held: deque[tuple[int, list[int]]] = deque()
 
     # Questions
 
     def num_blocks_for(self, num_tokens: int) -> int:
-        """Physical blocks, over all layer groups, that a sequence of ``num_tokens`` takes."""
-        return -(-num_tokens // self.config.block_size) * self.config.num_groups
+        """Physical blocks, over all layer groups, that a sequence takes at most while it grows to ``num_tokens``."""
+        return self.config.num_blocks_for(num_tokens)
+
+    def num_owed_blocks(self, tables: BlockTables, num_tokens: int) -> int:
+        """Blocks that a sequence will still take while it grows to ``num_tokens``."""
+        return self._counts.owed(tables, num_tokens)
 
     def lookup_prefix(
         self, chain: HashChain | None, token_ids: Sequence[int], swapped: SwappedTables | None = None
@@ -51,33 +59,30 @@ class KVCacheManager:
         return self._prefixes.longest(chain, token_ids, swapped)
 
     def can_hold(self, hit: PrefixHit, num_tokens: int, spare: int = 0) -> bool:
-        """Would ``num_tokens``, of which ``hit`` is cached, fit and leave ``spare`` blocks free?"""
+        """Would a sequence that grows to ``num_tokens``, of which ``hit`` is cached, fit and leave ``spare`` blocks
+        free?"""
         all_blocks = self.num_blocks_for(num_tokens)
         if all_blocks + len(hit.tail_ids) + spare <= self.pool.num_free:  # even if none of the hit is in use
             return True
-        new = all_blocks - sum(map(len, hit.block_ids))
-        woken = sum(self.pool.num_unreferenced(ids) for ids in (*hit.block_ids, hit.tail_ids))
-        return new + woken + spare <= self.pool.num_free
+        return self._counts.taken(hit, num_tokens) + spare <= self.pool.num_free
 
     def num_named_tokens(self, tables: BlockTables, num_tokens: int) -> int:
-        """How many of a sequence's first ``num_tokens`` tokens lie in blocks of the prefix cache."""
-        return self._num_named(tables, num_tokens) * self._block_size
+        """How many of a sequence's first ``num_tokens`` tokens lie in blocks of the prefix cache, or behind the windows
+        of all groups."""
+        return self._counts.num_named(tables, num_tokens) * self._block_size
 
     def num_own_blocks(self, tables: BlockTables, num_tokens: int) -> int:
         """Physical blocks that ``save`` would move."""
-        return self.num_blocks_for(num_tokens) - self._num_named(tables, num_tokens) * self.config.num_groups
+        return sum(map(len, self._counts.own_blocks(tables, num_tokens)))
 
     def frees_blocks(self, tables: BlockTables) -> bool:
         """Would any block come free if this sequence gave its own back?"""
         ref_counts = self.pool.ref_counts
-        return any(ref_counts[block_id] == 1 for table in tables.groups for block_id in table)
+        return any(ref_counts[block_id] == 1 for table in tables.live_groups for block_id in table)
 
     def num_freed_by(self, sequences: Iterable[BlockTables], but: PrefixHit) -> int:
         """Blocks that would come free if all of these sequences gave theirs back, other than those of ``but``."""
-        occurrences = Counter(block_id for tables in sequences for table in tables.groups for block_id in table)
-        for block_id in chain.from_iterable((*but.block_ids, but.tail_ids)):
-            del occurrences[block_id]
-        return sum(self.pool.ref_counts[block_id] == count for block_id, count in occurrences.items())
+        return self._counts.freed_by(sequences, but)
 
     @property
     def held_blocks(self) -> list[int]:
@@ -88,26 +93,21 @@ class KVCacheManager:
 
     def allocate(self, hit: PrefixHit, num_tokens: int, row_id: int, step_id: int) -> Allocation | None:
         """Tables for a new sequence: the hit's blocks, shared, brought in from host or disk or copied, and fresh ones
-        up to ``num_tokens``. Copied-from blocks are held until ``step_id`` lands."""
+        up to ``num_tokens``, which is one step further at most. Copied-from blocks are held until ``step_id`` lands."""
         if not self.can_hold(hit, num_tokens):
             return None
         tables = BlockTables(self.config.num_groups, row_id)
-        for table, block_ids in zip(tables.groups, hit.block_ids, strict=True):
+        for block_ids in (*hit.live_ids, hit.tail_ids):
             self.pool.acquire(block_ids)
-            table.extend(block_ids)
-        self.pool.acquire(hit.tail_ids)
-        for host_ids in hit.host_ids:  # before fresh blocks push others out to the host
-            self.host.pool.acquire(host_ids)
-        for slots in hit.disk_slots:
-            self.host.disk.pool.acquire(slots)
+        for places in hit.host_places:  # before fresh blocks push others out to the host
+            self.host.pool.acquire(place.source_id for place in places)
+        for places in hit.disk_places:
+            self.host.disk.pool.acquire(place.source_id for place in places)
         num_blocks = -(-num_tokens // self._block_size)
-        for table in tables.groups:
-            table.extend(self.pool.allocate(num_blocks - len(table)))
-        for table, block_ids, host_ids in zip(tables.groups, hit.block_ids, hit.host_ids, strict=False):
-            self.host.give(host_ids, table[len(block_ids) : len(block_ids) + len(host_ids)])
-        for group, slots in enumerate(hit.disk_slots):
-            first = sum(len(run[group]) for run in (hit.block_ids, hit.host_ids) if run)
-            self.host.disk.give(slots, tables.groups[group][first : first + len(slots)])
+        for table, block_ids in zip(tables.groups, hit.block_ids, strict=True):
+            table.extend((*block_ids, *self.pool.allocate(num_blocks - len(block_ids))))
+        self._bring_in(tables, hit)
+        tables.starts = [_num_leading_gaps(table) for table in tables.groups]
         copies = []
         if hit.tail_ids:
             index = hit.num_tokens // self._block_size
@@ -119,43 +119,58 @@ class KVCacheManager:
         tables.capacity = num_blocks * self._block_size
         return Allocation(tables, copies)
 
+    def _bring_in(self, tables: BlockTables, hit: PrefixHit) -> None:
+        """Blocks for what comes from the host pool or from disk."""
+        tiers = ((hit.host_places, self.host.give), (hit.disk_places, self.host.disk.give))
+        for places_by_group, give in tiers:
+            for table, places in zip(tables.groups, places_by_group, strict=False):
+                block_ids = self.pool.allocate(len(places))
+                for place, block_id in zip(places, block_ids, strict=True):
+                    table[place.logical_block] = block_id
+                give([place.source_id for place in places], block_ids)
+
     def save(self, tables: BlockTables, num_tokens: int) -> SwappedTables | None:
-        """Swap the first ``num_tokens`` tokens of a sequence out, those that are in no named block: these stay in the
-        prefix cache (design, Decided 7). The caller frees the tables. None where the host has no room."""
-        first, end = self._num_named(tables, num_tokens), -(-num_tokens // self._block_size)
-        own = [block_id for table in tables.groups for block_id in table[first:end]]
-        host_ids = self.host.take(own)
+        """Swap the first ``num_tokens`` tokens of a sequence out, those that are in no named block and not behind their
+        window: named ones stay in the prefix cache (design, Decided 7). The caller frees the tables. None where the
+        host has no room."""
+        own = self._counts.own_blocks(tables, num_tokens)
+        host_ids = self.host.take([block_id for block_ids in own for block_id in block_ids])
         if host_ids is None:
             return None
-        count = end - first
-        parts = tuple(host_ids[group * count : (group + 1) * count] for group in range(self.config.num_groups))
-        return SwappedTables(num_tokens, first, parts)
+        taken = iter(host_ids)
+        parts = tuple(list(islice(taken, len(block_ids))) for block_ids in own)
+        return SwappedTables(num_tokens, self._counts.num_named(tables, num_tokens), parts)
 
     def drop_swapped(self, swapped: SwappedTables) -> None:
         """A sequence that was swapped out runs again, or never will."""
         for host_ids in swapped.host_ids:
             self.host.pool.release(reversed(host_ids))
 
-    def extend(self, tables: BlockTables, num_tokens: int, step_id: int) -> Extension | None:
+    def extend(self, tables: BlockTables, num_tokens: int, step_id: int, num_landed: int = 0) -> Extension | None:
         """Make positions ``tables.capacity`` .. ``num_tokens - 1`` writable: fresh blocks at the end, and copies of
-        blocks in between that others share (copy-on-write). Copied-from blocks are held until ``step_id`` lands."""
-        have = len(tables.groups[0])
+        blocks in between that others share (copy-on-write). Copied-from blocks are held until ``step_id`` lands. Blocks
+        behind the windows of the ``num_landed`` tokens that have landed are given back."""
+        have, slides = len(tables.groups[0]), self._slider.due([(tables, num_landed)])
         num_missing = max(0, -(-num_tokens // self._block_size) - have)
         shared = self._shared_tail(tables) if tables.capacity < have * self._block_size else []
-        if len(shared) + num_missing * len(tables.groups) > self.pool.num_free:
+        count = len(shared) + num_missing * len(tables.groups)
+        if count > self.pool.num_free + self._slider.num_freed(slides):
             return None
-        writes, copies = self._unshare(tables, shared, step_id) if shared else ([], [])
-        writes += self._append([tables] * num_missing)
+        writes = self._slider.take(slides)
+        more, copies = self._unshare(tables, shared, step_id) if shared else ([], [])
+        writes += more + self._append([tables] * num_missing)
         tables.capacity = tables.num_blocks * self._block_size
         return Extension(writes, copies)
 
-    def append_block(self, sequences: list[BlockTables]) -> list[TableWrite] | None:
+    def append_block(self, sequences: list[BlockTables], num_landed: Iterable[int] = ()) -> list[TableWrite] | None:
         """One more block (in each layer group) for each of these sequences, whose blocks are full and their own: what
-        many decoding sequences need at once."""
+        many decoding sequences need at once. Those behind the windows of what has landed of each (``num_landed``
+        tokens) are given back."""
         count = len(sequences) * self.config.num_groups
-        if count > self.pool.num_free:
+        slides = self._slider.due(zip(sequences, num_landed, strict=False))
+        if count > self.pool.num_free + self._slider.num_freed(slides):
             return None
-        writes = self._append(sequences)
+        writes = self._slider.take(slides) + self._append(sequences)
         for tables in sequences:
             tables.capacity += self._block_size
         return writes
@@ -169,14 +184,16 @@ class KVCacheManager:
         """
         writes: list[TableWrite] = []
         for group, table in enumerate(tables.groups):
-            block_ids = table[filled.first : filled.first + len(filled.hashes)]
-            for own, kept in self.pool.publish(block_ids, group_names(group, filled.hashes)):
+            there = filled.without_first(tables.starts[group])
+            block_ids = table[there.first : there.first + len(there.hashes)]
+            for own, kept in self.pool.publish(block_ids, group_names(group, there.hashes)):
                 index = table.index(own)
                 table[index] = kept
                 writes.append(TableWrite(tables.row_id, group, index, kept))
                 self.pool.acquire([kept])
                 self._release_after(held_for, [own])
-        self._children.add(filled.parents, filled.hashes, filled.packed)
+        there = filled.without_first(tables.starts[0])
+        self._children.add(there.parents, there.hashes, there.packed)
         return writes
 
     def publish_tail(self, tables: BlockTables, chain: HashChain, token_ids: Sequence[int], num_tokens: int) -> None:
@@ -196,12 +213,17 @@ class KVCacheManager:
     def open_head(self, chain: HashChain, index: int, packed: bytes, block_hash: bytes) -> None:
         """Let all find the first tokens of a published block that are open to all, though the block is not."""
         parent = chain.open_parent(index)
-        if parent is not None and chain.num_open_in_block:
+        if parent is not None and chain.num_open_in_block and self.pool.lookup(block_hash) is not None:
             self._children.add_head(parent, block_hash, packed[: chain.num_open_in_block * TOKEN_BYTES])
 
     def prefix_names(self, hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
-        """What a hit of these blocks takes, one chain a layer group."""
-        return [group_names(group, hashes) for group in range(self.config.num_groups)]
+        """What a prompt that begins with these blocks, or consists of them, takes from the cache: names of neighbours
+        in the chain, for each layer group."""
+        num_tokens = (len(hashes) - 1) * self._block_size
+        return [
+            group_names(group, hashes[self.config.first_block(group, num_tokens) :])
+            for group in range(self.config.num_groups)
+        ]
 
     def fork(self, tables: BlockTables, num_tokens: int, row_id: int) -> BlockTables:
         """A second sequence that shares every block of this one, which has ``num_tokens`` tokens in the last of them.
@@ -209,18 +231,23 @@ class KVCacheManager:
         Whichever of the two writes into a shared tail first gets a copy of it (see ``extend``).
         """
         child = BlockTables(self.config.num_groups, row_id)
+        child.starts = tables.starts.copy()
         for table, parent in zip(child.groups, tables.groups, strict=True):
             table.extend(parent)
-            self.pool.acquire(table)
+        for live_ids in child.live_groups:
+            self.pool.acquire(live_ids)
         child.capacity = num_tokens - num_tokens % self._block_size
         tables.capacity = min(tables.capacity, child.capacity)
         return child
 
     def free(self, tables: BlockTables) -> None:
         """Give every block of a sequence back, tail first."""
+        for live_ids in tables.live_groups:
+            self.keeping.retain(live_ids, tables.retention)
+            self.pool.release(reversed(live_ids))
         for table in tables.groups:
-            self.pool.release(reversed(table))
             table.clear()
+        tables.starts = [0] * self.config.num_groups
         tables.capacity = 0
 
     def store_cached(self) -> None:
@@ -241,15 +268,6 @@ class KVCacheManager:
         while self._held and self._held[0][0] <= step_id:
             self.pool.release(self._held.popleft()[1])
         self.host.land(step_id)
-
-    def _num_named(self, tables: BlockTables, num_tokens: int) -> int:
-        """Leading logical blocks, full of a sequence's first ``num_tokens`` tokens, that are in the prefix cache in
-        every group."""
-        names, num_full = self.pool.names, num_tokens // self._block_size
-        return min(
-            next((index for index, block_id in enumerate(table[:num_full]) if names[block_id] is None), num_full)
-            for table in tables.groups
-        )
 
     def _shared_tail(self, tables: BlockTables) -> list[tuple[int, int]]:
         """(group, logical block) of the blocks past the table's capacity that others share. A hold is no sharer: a step
@@ -291,3 +309,7 @@ class KVCacheManager:
             self.pool.release(block_ids)
         else:
             self._held.append((step_id, block_ids))
+
+
+def _num_leading_gaps(table: list[int]) -> int:
+    return next((index for index, block_id in enumerate(table) if block_id != NO_BLOCK), len(table))

@@ -6,6 +6,7 @@ chunks, prefix hits and coming back after preemption are all the computed count 
 up advance together as the decode batch; that is bookkeeping for many at once, not another phase.
 """
 
+from functools import partial
 from itertools import islice
 
 from octavo.core import policy
@@ -65,7 +66,8 @@ class Planner:
 
     def _grow(self, members: list[Request], draft: PlanDraft) -> None:
         """One more block for each of these members, all at once where blocks suffice, else the oldest first."""
-        writes = self._kv.append_block([request.tables for request in members if request.tables is not None])
+        tables = [request.tables for request in members if request.tables is not None]
+        writes = self._kv.append_block(tables, (request.num_landed_tokens for request in members))
         if writes is not None:
             draft.table_writes += writes
             return
@@ -136,7 +138,8 @@ class Planner:
         assert request.tables is not None
         if num_tokens <= request.tables.capacity:
             return True
-        while (extension := self._kv.extend(request.tables, num_tokens, draft.step_id)) is None:
+        extend = partial(self._kv.extend, request.tables, num_tokens, draft.step_id, request.num_landed_tokens)
+        while (extension := extend()) is None:
             victim = policy.least_work_lost(self._running.idle_younger_than(request), self._kv.frees_blocks)
             if victim is None:
                 return False

@@ -62,12 +62,13 @@ class Population:
         allocation = self.kv.allocate(hit, num_tokens, request.row_id, step_id)
         assert allocation is not None, "the caller has looked"
         request.tables = allocation.tables
+        request.tables.retention = request.retention
         self._drop_swapped(request)
         self.waiting.remove(request)
         request.move_to(Status.RUNNING)
         request.start_from(hit.num_tokens)
         if self.kv.config.enable_prefix_caching:
-            self._claim(request, len(hit.block_ids[0]))
+            self._claim(request, hit.num_device_blocks)
         if request.num_cached_tokens is None:
             self._count_hit(request, hit.num_tokens)
         self.running.add(request)
@@ -78,6 +79,7 @@ class Population:
         assert parent.tables is not None
         child.row_id = self._take_row_id()
         child.tables = self.kv.fork(parent.tables, parent.num_computed_tokens, child.row_id)
+        child.tables.retention = child.retention
         child.move_to(Status.RUNNING)
         child.start_from(parent.num_computed_tokens)
         child.chain = parent.chain.copy()
@@ -174,8 +176,7 @@ class Population:
     def num_owed_blocks(self, request: Request) -> int:
         """Blocks that a running request still needs for the tokens it has."""
         assert request.tables is not None
-        have = request.tables.num_blocks * self.kv.config.num_groups
-        return self.kv.num_blocks_for(request.num_planned_tokens) - have
+        return self.kv.num_owed_blocks(request.tables, request.num_planned_tokens)
 
     def requeue(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -247,7 +248,6 @@ class Population:
 
     def _free(self, request: Request) -> None:
         assert request.tables is not None
-        self.kv.keeping.retain(request.tables, request.retention)
         self.kv.free(request.tables)
         request.tables = None
 

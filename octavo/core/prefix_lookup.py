@@ -1,58 +1,134 @@
 """Which prefix of a sequence the cache holds, and where. Questions alone: nothing here changes anything."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
+from typing import NamedTuple
 
 from octavo.core.child_index import ChildIndex
 from octavo.core.hashing import HashChain, group_names
 from octavo.core.host_pool import HostPool
-from octavo.core.kv_types import CacheConfig, PrefixHit
+from octavo.core.kv_types import CacheConfig, Place, PrefixHit
 from octavo.core.pool import BlockPool
+from octavo.core.step import NO_BLOCK
 from octavo.core.table import SwappedTables
+
+NONE_OWN: Mapping[int, int] = MappingProxyType({})
+
+
+class _Found(NamedTuple):
+    """Blocks of one layer group, by where they lie. ``block_ids``: see PrefixHit; it may end before the others do."""
+
+    block_ids: list[int]
+    host: list[Place]
+    disk: list[Place]
+
+    @property
+    def end(self) -> int:
+        """Of a chain that goes from the device to the host and on to the disk."""
+        return len(self.block_ids) + len(self.host) + len(self.disk)
 
 
 class PrefixLookup:
     """Looks in the pool, then in the host's, then on disk, and last for the head of a cached block (``children``)."""
 
     def __init__(self, config: CacheConfig, pool: BlockPool, host: HostPool, children: ChildIndex) -> None:
+        self._config = config
         self._block_size = config.block_size
-        self._num_groups = config.num_groups
+        groups = range(config.num_groups)
+        self._windowed = [group for group in groups if config.window(group) is not None]
+        self._global = [group for group in groups if config.window(group) is None]
         self._pool = pool
         self._host = host
+        self._pools = (pool, host.pool, host.disk.pool)
         self._children = children
 
     def longest(
         self, chain: HashChain | None, token_ids: Sequence[int], swapped: SwappedTables | None = None
     ) -> PrefixHit:
-        """The longest prefix of these tokens that is there: whole blocks in the cache, on the device and then on the
-        host; and after them what was ``swapped`` out of this sequence, or the head of a cached block.
+        """The longest prefix of these tokens that is there: whole blocks in the cache, on the device, on the host or on
+        disk; and after them what was ``swapped`` out of this sequence, or the head of a cached block.
 
+        A layer group that sees all tokens needs every block, one with a window those that the next row sees.
         ``chain``: the hashes of the sequence's full blocks; None reads nothing from the cache. At least the last token
         is left to compute (design, Decided 4).
         """
-        hashes = chain.hashes[: (len(token_ids) - 1) // self._block_size] if chain else ()
-        names = [group_names(group, hashes) for group in range(self._num_groups)]
-        chains = [self._pool.lookup_chain(group) for group in names]
-        length = min(map(len, chains))
-        block_ids = tuple(tuple(blocks[:length]) for blocks in chains)
-        more = [self._host.pool.lookup_chain(group[length:]) for group in names] if self._host.pool.num_blocks else []
-        reached = length + min(map(len, more), default=0)
-        leads_on = swapped is not None and swapped.num_tokens > reached * self._block_size
-        if swapped is not None and leads_on and swapped.first_block <= reached:
-            return self._swapped_hit(block_ids, more, swapped)
-        host_ids = tuple(tuple(blocks[: reached - length]) for blocks in more)
-        slots, reached = self._lookup_on_disk(names, reached)
+        hashes = chain.hashes[: (len(token_ids) - 1) // self._block_size] if chain else []
+        found = {group: self._find_chain(group, hashes) for group in self._global}
+        reached = min((chain.end for chain in found.values()), default=len(hashes))
+        reached = self._longest_in_windows(hashes, reached)
+        if swapped is not None and swapped.num_tokens > reached * self._block_size:
+            hit = self._swapped_hit(hashes, swapped)
+            if hit is not None:
+                return hit
+        for group in self._windowed:
+            needed = range(self._first_block(group, reached), reached)
+            found[group] = self._find(group, hashes, needed) or _Found([], [], [])
         tail_ids, num_tail_tokens = self._lookup_tail(chain, token_ids, reached) if chain else ((), 0)
-        return PrefixHit(reached * self._block_size + num_tail_tokens, block_ids, host_ids, tail_ids, slots)
+        return _hit(reached * self._block_size + num_tail_tokens, reached, found, tail_ids)
 
-    def _lookup_on_disk(
-        self, names: Sequence[Sequence[bytes]], reached: int
-    ) -> tuple[tuple[tuple[int, ...], ...], int]:
-        """Slots of the disk tier, one tuple a group, that hold the blocks from ``reached`` on, and where they end."""
-        pool = self._host.disk.pool
-        chains = [pool.lookup_chain(group[reached:]) for group in names] if pool.num_named else []
-        length = min(map(len, chains), default=0)
-        return tuple(tuple(chain[:length]) for chain in chains), reached + length
+    def _find_chain(self, group: int, hashes: Sequence[bytes]) -> _Found:
+        """The longest cached head of a chain."""
+        names = group_names(group, hashes)
+        found = _Found(self._pool.lookup_chain(names), [], [])
+        for tier, places in ((self._host.pool, found.host), (self._host.disk.pool, found.disk)):
+            if tier.num_named:
+                places.extend(map(Place, range(found.end, len(names)), tier.lookup_chain(names[found.end :])))
+        return found
+
+    def _first_block(self, group: int, num_blocks: int) -> int:
+        return self._config.first_block(group, num_blocks * self._block_size)
+
+    def _longest_in_windows(self, hashes: Sequence[bytes], limit: int) -> int:
+        """The most leading blocks, at most ``limit``, after which each group with a window has all that the next row
+        sees."""
+        length, index = limit, limit - 1
+        starts = [(group, self._first_block(group, length)) for group in self._windowed]
+        while any(start <= index for _, start in starts):
+            if not all(self._is_cached(group, hashes[index]) for group, start in starts if start <= index):
+                length = index
+                starts = [(group, self._first_block(group, length)) for group in self._windowed]
+            index -= 1
+        return length
+
+    def _is_cached(self, group: int, block_hash: bytes) -> bool:
+        (name,) = group_names(group, [block_hash])
+        return any(pool.lookup(name) is not None for pool in self._pools)
+
+    def _find(
+        self, group: int, hashes: Sequence[bytes], indices: range, own: Mapping[int, int] = NONE_OWN
+    ) -> _Found | None:
+        """Where each of these logical blocks lies: in the cache, or, by index, in one of the sequence's ``own`` blocks
+        of the host pool. None if one is nowhere."""
+        found = _Found([NO_BLOCK] * indices.start, [], [])
+        for index in indices:
+            name = group_names(group, hashes[index : index + 1])
+            block_id, host_id, slot = [pool.lookup(*name) if name else None for pool in self._pools]
+            host_id = own.get(index, host_id)
+            found.block_ids.append(NO_BLOCK if block_id is None else block_id)
+            if block_id is not None:
+                continue
+            if host_id is not None:
+                found.host.append(Place(index, host_id))
+            elif slot is not None:
+                found.disk.append(Place(index, slot))
+            else:
+                return None
+        return found
+
+    def _swapped_hit(self, hashes: Sequence[bytes], swapped: SwappedTables) -> PrefixHit | None:
+        """All of a sequence that was swapped out, if what it left to the cache is still there. Its last block is its
+        own unless it is full: it goes on writing there."""
+        hashes, end = hashes[: swapped.num_tokens // self._block_size], -(-swapped.num_tokens // self._block_size)
+        groups: dict[int, _Found] = {}
+        for group, host_ids in enumerate(swapped.host_ids):
+            own = dict(enumerate(host_ids, end - len(host_ids)))
+            needed = range(self._config.first_block(group, swapped.num_tokens), end)
+            found = self._find(group, hashes, needed, own)
+            if found is None:
+                return None
+            groups[group] = found
+        return _hit(swapped.num_tokens, end, groups, ())
 
     def _lookup_tail(self, chain: HashChain, token_ids: Sequence[int], index: int) -> tuple[tuple[int, ...], int]:
         """Blocks, one a group, that hold the most leading tokens of logical block ``index``, and how many. Where a salt
@@ -66,20 +142,28 @@ class PrefixLookup:
             return (), 0
         found = [
             self._pool.lookup(name)
-            for group in range(self._num_groups)
+            for group in range(self._config.num_groups)
             for name in group_names(group, [best.block_hash])
         ]
         tail_ids = tuple(block_id for block_id in found if block_id is not None)
         return (tail_ids, best.num_tokens) if len(tail_ids) == len(found) else ((), 0)
 
-    def _swapped_hit(
-        self, block_ids: tuple[tuple[int, ...], ...], more: Sequence[list[int]], swapped: SwappedTables
-    ) -> PrefixHit:
-        """All of a sequence that was swapped out: its cached blocks, on the device and then (``more``) on the host, and
-        its own."""
-        own = max(swapped.first_block, len(block_ids[0]))
-        chains = zip(more, swapped.host_ids, strict=True)
-        host_ids = tuple(
-            (*cached[: own - len(block_ids[0])], *kept[own - swapped.first_block :]) for cached, kept in chains
-        )
-        return PrefixHit(swapped.num_tokens, block_ids, host_ids)
+
+def _hit(num_tokens: int, num_blocks: int, groups: Mapping[int, _Found], tail_ids: tuple[int, ...]) -> PrefixHit:
+    """Of the first ``num_blocks`` logical blocks of each group."""
+    found = [groups[group] for group in sorted(groups)]
+    return PrefixHit(
+        num_tokens,
+        tuple(_filled_up(each.block_ids, num_blocks) for each in found),
+        tuple(_before(each.host, num_blocks) for each in found),
+        tail_ids,
+        tuple(_before(each.disk, num_blocks) for each in found),
+    )
+
+
+def _filled_up(block_ids: list[int], num_blocks: int) -> tuple[int, ...]:
+    return (*block_ids[:num_blocks], *[NO_BLOCK] * (num_blocks - len(block_ids)))
+
+
+def _before(places: list[Place], num_blocks: int) -> tuple[Place, ...]:
+    return tuple(place for place in places if place.logical_block < num_blocks)

@@ -120,12 +120,14 @@ class RetentionEvictor:
         """``now``: seconds, on the clock of all calls. Blocks whose priority has ended go back to the default one."""
         self._now = now
         while self._ends and self._ends[0][0] <= now:
-            run = heappop(self._ends)[2]
-            places = [place for place, block_id in enumerate(run.block_ids) if self._runs.get(block_id) is run]
-            if places:  # hits take from the root's side, evictions from the leaves': what is left is one piece
-                piece = run.block_ids[places[0] : places[-1] + 1]
-                self._leave_queue(piece)
-                self._default.add(piece, run.block_ids[places[-1] + 1 :] + run.above)
+            run, end = heappop(self._ends)[2], 0
+            # Evictions take from the leaves' side, hits from the root's, or, in a group with a window, from between.
+            for here, same in groupby(map(self._runs.get, run.block_ids)):
+                start, end = end, end + len(list(same))
+                if here is run:
+                    piece = run.block_ids[start:end]
+                    self._leave_queue(piece)
+                    self._default.add(piece, run.block_ids[end:] + run.above)
 
     def mark(self, block_ids: Iterable[int], retention: Retention) -> None:
         """These blocks, which are in use, are of this priority when they are released, or of a higher one that they

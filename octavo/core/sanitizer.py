@@ -19,7 +19,7 @@ from octavo.core.pool import BlockPool
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.shadow import Record, Shadow, ShadowRow
-from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
+from octavo.core.step import NO_BLOCK, PendingStep, Runner, StepPlan, StepResult
 
 CHECK_INTERVAL = 16
 """All names and all invariants of the core are checked with every so many plans."""
@@ -183,22 +183,32 @@ class KVSanitizer:
             self._shadow.compute(row, start, count, samples)
 
     def _check_read(self, row_id: int, row: ShadowRow, num_tokens: int) -> None:
-        """The first ``num_tokens`` positions of a row hold its own tokens."""
+        """The first ``num_tokens`` positions of a row, as far as the next one sees them, hold its own tokens."""
         records, num_named = self._shadow.records, min(num_tokens // self._size, len(row.chain.hashes))
         for group, table in enumerate(row.tables):
-            names = row.names[group][:num_named]
-            found = [records[block_id].name for block_id in table[:num_named]]
+            first = self._shadow.first_needed(group, num_tokens)
+            if self._kv.config.window(group) is not None:
+                self._check_is_there(row_id, table[first:], group)
+            names = row.names[group][first:num_named]
+            found = [records[block_id].name for block_id in table[first:num_named]]
             if found != names:
-                for index in range(num_named):
-                    if found[index] != names[index]:
+                for index in range(first, num_named):
+                    if found[index - first] != names[index - first]:
                         self._check_block(row_id, group, index, self._size)
                         self._shadow.claim(row, group, index)
             if row.end is None:  # blocks that came from disk are known by name alone
-                for index in range(num_named):
+                for index in range(first, num_named):
                     if not records[table[index]].tokens:
                         self._shadow.claim(row, group, index)
-            for index in range(num_named, -(-num_tokens // self._size)):
+            for index in range(max(first, num_named), -(-num_tokens // self._size)):
                 self._check_block(row_id, group, index, min(self._size, num_tokens - index * self._size))
+
+    def _check_is_there(self, row_id: int, needed: Sequence[int], group: int) -> None:
+        if NO_BLOCK in needed:
+            raise KVFaultError(
+                KVFault.MISSING_CONTENTS,
+                f"row {row_id} has given back a block that it still sees in layer group {group}",
+            )
 
     def _check_block(self, row_id: int, group: int, index: int, length: int) -> None:
         """The first ``length`` tokens of a logical block are those of the row, after the right ones."""

@@ -32,6 +32,8 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+        ahead = config.max_num_batched_tokens * config.max_steps_in_flight
+        assert not kv.config.has_windows or kv.config.max_unlanded_tokens >= ahead, "windows keep less than plans need"
         self.config = config
         self.kv = kv
         self.population = Population(config, kv)

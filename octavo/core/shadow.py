@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from octavo.core.hashing import BlockHasher, HashChain, group_suffix
 from octavo.core.kv_fault import KVFault, KVFaultError
 from octavo.core.kv_types import CacheConfig
-from octavo.core.step import BlockCopy, DiskMoves, NewRow, StepPlan, StepResult, TableWrite
+from octavo.core.step import NO_BLOCK, BlockCopy, DiskMoves, NewRow, StepPlan, StepResult, TableWrite
 
 PENDING = -1
 """A token that a step in flight draws."""
@@ -102,6 +102,7 @@ class Shadow:
         self.owners = [0] * cache.num_blocks
         self._hasher = hasher
         self._size = cache.block_size
+        self._cache = cache
         self._in_flight: deque[_Effects] = deque()
 
     # A plan, in the order in which it is carried out
@@ -130,9 +131,9 @@ class Shadow:
         """``chain``: that of the sequence, without hashes."""
         row = self.rows[new.row_id] = ShadowRow(new, chain)
         self._name_blocks(row, len(row.tokens))
-        for table in row.tables:
+        for group, table in enumerate(row.tables):
             for block_id in table:
-                self._own(block_id, new.row_id)
+                self._own(block_id, new.row_id, group)
 
     def write_table(self, write: TableWrite) -> None:
         row_id, group, index, block_id = write
@@ -142,14 +143,14 @@ class Shadow:
         if index == len(table):
             table.append(block_id)
         else:
-            self.owners[table[index]] -= 1
+            self._disown(table[index])
             table[index] = block_id
-        self._own(block_id, row_id)
+        self._own(block_id, row_id, group)
 
     def release(self, row_id: int) -> None:
         for table in self.row(row_id).tables:
             for block_id in table:
-                self.owners[block_id] -= 1
+                self._disown(block_id)
         del self.rows[row_id]
 
     def compute(self, row: ShadowRow, start: int, count: int, samples: bool) -> None:
@@ -232,10 +233,20 @@ class Shadow:
             raise KVFaultError(KVFault.WRONG_TABLE, f"row {row_id} has no table: the runner does not know it")
         return row
 
-    def _own(self, block_id: int, row_id: int) -> None:
+    def first_needed(self, group: int, start: int) -> int:
+        """The first logical block that a row at position ``start`` reads."""
+        return self._cache.first_block(group, start)
+
+    def _own(self, block_id: int, row_id: int, group: int) -> None:
+        if block_id == NO_BLOCK and self._cache.window(group) is not None:
+            return
         if not 0 <= block_id < len(self.owners):
             raise KVFaultError(KVFault.WRONG_TABLE, f"row {row_id} names block {block_id} of {len(self.owners)}")
         self.owners[block_id] += 1
+
+    def _disown(self, block_id: int) -> None:
+        if block_id != NO_BLOCK:
+            self.owners[block_id] -= 1
 
     def _name_blocks(self, row: ShadowRow, num_tokens: int) -> None:
         self._hasher.extend(row.chain, row.tokens, num_tokens)

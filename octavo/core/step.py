@@ -68,8 +68,12 @@ class DiskMoves:
 NO_DISK_MOVES = DiskMoves()
 
 
+NO_BLOCK = -1
+"""An entry of a block table that lies wholly behind the window of its layer group: nothing reads it any more."""
+
+
 class TableWrite(NamedTuple):
-    """Entry ``logical_block`` of a row's block table of layer group ``group`` becomes ``block_id``."""
+    """Entry ``logical_block`` of a row's block table of layer group ``group`` becomes ``block_id``, or NO_BLOCK."""
 
     row_id: int
     group: int

@@ -157,3 +157,16 @@ def test_any_order_of_events(policy: str, events: list[tuple[str, int, int, Rete
             assert parent_id < 0 or evictor.priority(parent_id) >= evictor.priority(block_id)
     evictor.tell_time(inf)
     assert sorted(evictor.evict(len(evictor))) == [block_id for block_id in range(30) if names[block_id] is not None]
+
+
+def test_a_priority_ends_for_what_is_left_on_both_sides_of_a_hit() -> None:
+    """In a layer group with a window a hit takes from the middle of what a sequence left."""
+    names: list[bytes | None] = [bytes([block_id]) for block_id in range(6)]
+    evictor = RetentionEvictor(names, LRUEvictor())
+    evictor.tell_time(0)
+    evictor.mark(range(6), Retention(80, 5))
+    evictor.add([5, 4, 3, 2, 1, 0])
+    evictor.remove([3, 2])
+    evictor.tell_time(10)
+    assert [evictor.priority(block_id) for block_id in (5, 4, 1, 0)] == [35] * 4
+    assert evictor.evict(4) == [5, 4, 1, 0]

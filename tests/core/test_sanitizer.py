@@ -17,6 +17,7 @@ from octavo.core.kv_types import PrefixHit
 from octavo.core.pool import BlockPool
 from octavo.core.sanitizer import CHECK_INTERVAL
 from octavo.core.scheduler import Scheduler
+from octavo.core.sliding import Slide, Slider
 from octavo.core.step import BlockCopy, StepPlan, TableWrite
 from octavo.core.table import BlockTables
 from tests.support.scheduling import Harness
@@ -155,6 +156,48 @@ def test_premature_reuse(monkeypatch: Patch, depth: int) -> None:
     wrap(monkeypatch, BlockPool, "allocate", allocate)
     harness.add([50, 51, 52], 12)
     expect(KVFault.PREMATURE_REUSE, harness.run, "block 0", "row 0 still has it")
+
+
+@DEPTHS
+def test_premature_reuse_behind_a_window(monkeypatch: Patch, depth: int) -> None:
+    """A block that a sequence still sees is given back and given out, and the runner is not told."""
+
+    def take(real: Callable[..., list[TableWrite]], self: Slider, slides: list[Slide]) -> list[TableWrite]:
+        for tables, group, end in slides:
+            block_id = tables.groups[group][end]
+            self._pool.forget([block_id])
+            self._pool.release([block_id])
+        return real(self, slides)
+
+    harness = Watched(num_groups=2, windows=(None, 8), depth=depth, num_blocks=40)
+    harness.add(PROMPT, 30)
+    wrap(monkeypatch, Slider, "take", take)
+    expect(KVFault.PREMATURE_REUSE, harness.run, "row 0 still has it")
+
+
+@DEPTHS
+def test_a_window_that_is_too_small(monkeypatch: Patch, depth: int) -> None:
+    """All agree that the block was given back, but the next row sees it."""
+
+    def due(real: Callable[..., list[Slide]], self: Slider, sequences: Any) -> list[Slide]:
+        return [slide._replace(end=slide.end + 2) for slide in real(self, sequences)]
+
+    wrap(monkeypatch, Slider, "due", due)
+    harness = Watched(num_groups=2, windows=(None, 8), depth=depth, num_blocks=40)
+    harness.add(PROMPT, 30)
+    expect(KVFault.MISSING_CONTENTS, harness.run, "given back a block that it still sees in layer group 1")
+
+
+@DEPTHS
+def test_the_runner_is_not_told_what_is_given_back(monkeypatch: Patch, depth: int) -> None:
+    def take(real: Callable[..., list[TableWrite]], self: Slider, slides: list[Slide]) -> list[TableWrite]:
+        real(self, slides)
+        return []
+
+    wrap(monkeypatch, Slider, "take", take)
+    harness = Watched(num_groups=2, windows=(None, 8), depth=depth, num_blocks=40)
+    harness.add(PROMPT, 30)
+    expect(KVFault.WRONG_TABLE, harness.run, "should be -1")
 
 
 @DEPTHS

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 
 from octavo.core.errors import InvalidRequestError
+from octavo.core.hashing import group_names
 from octavo.core.pin_types import PinWish
 from octavo.core.request import Status
 from octavo.core.retention import Retention
@@ -60,7 +61,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(4, 24),
         block_size=st.sampled_from([1, 2, 4]),
-        num_groups=st.sampled_from([1, 1, 2]),
+        windows=st.sampled_from([(None,), (None,), (None, None), (None, 3), (2,), (None, 1, 6)]),
         max_num_seqs=st.integers(1, 5),
         spare_tokens=st.integers(0, 12),
         prefix_caching=st.sampled_from([True, True, False]),
@@ -68,10 +69,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_prefix_wait_steps=st.sampled_from([1, 4, 64]),
         head_skips=st.builds(SkipBounds, st.sampled_from([0, 1, 3, 32]), st.sampled_from([0, 1, 4, 256])),
     )
-    def start(self, num_blocks: int, num_groups: int, max_num_seqs: int, spare_tokens: int, **sizes: Any) -> None:
+    def start(
+        self, num_blocks: int, windows: tuple[int | None, ...], max_num_seqs: int, spare_tokens: int, **sizes: Any
+    ) -> None:
         self.harness = Harness(
-            num_blocks=num_blocks * num_groups,
-            num_groups=num_groups,
+            num_blocks=num_blocks * len(windows),
+            num_groups=len(windows),
+            windows=windows,
             depth=self.depth,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_seqs + spare_tokens,
@@ -208,12 +212,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def leaves_go_first(self) -> None:
-        """A cached block that nobody uses does not outlive what it follows: pins and priorities are closed under
-        prefix."""
+        """A cached block that nobody uses does not outlive what it follows, where a row sees all: pins and priorities
+        are closed under prefix."""
         harness = self.harness
+        groups = [group for group, window in enumerate(harness.windows) if window is None]
         for request in harness.requests:
-            for group in harness.kv.prefix_names(request.chain.hashes):
-                found = [harness.kv.pool.lookup(name) is not None for name in group]
+            for names in (group_names(group, request.chain.hashes) for group in groups):
+                found = [harness.kv.pool.lookup(name) is not None for name in names]
                 assert found == sorted(found, reverse=True), "a block is cached, and what it follows is not"
 
     @invariant()

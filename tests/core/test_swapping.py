@@ -308,4 +308,4 @@ def test_what_the_cache_has_meanwhile_is_taken_where_it_leads_further() -> None:
     kv.publish(other.tables, FilledBlocks(0, chain.hashes, chain.parents[:10], packed), None)
     hit = kv.lookup_prefix(chain, token_ids, swapped)
     assert hit.num_tokens == 39
-    assert not any(hit.host_ids)
+    assert not any(hit.host_places)

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from random import Random
 
-from octavo.core.step import BlockCopy, NewRow, RowFault, StepPlan, StepResult, TokenLogprobs
+from octavo.core.step import NO_BLOCK, BlockCopy, NewRow, RowFault, StepPlan, StepResult, TokenLogprobs
 from tests.support.fake_disk import FakeDisk, Memory
 from tests.support.naive_beam_search import Search, naive_beam_search
 
@@ -85,10 +85,12 @@ class _Pending:
 @dataclass
 class FakeRunner:
     """Steps are carried out when their result is asked for, in order of submission; ``fails`` may raise; a row for
-    which ``faults`` is true has no token to draw."""
+    which ``faults`` is true has no token to draw. Of a layer group with a window (``windows``: see CacheConfig) a row
+    reads what it sees; what lies before is taken from the row's own tokens, where no group sees all."""
 
     block_size: int
     num_groups: int = 1
+    windows: tuple[int | None, ...] = ()
     fails: Callable[[StepPlan], None] = lambda plan: None
     faults: Callable[[int], bool] = lambda row_id: False
     plans: list[StepPlan] = field(default_factory=list)
@@ -187,6 +189,7 @@ class FakeRunner:
             ]
 
     def _compute(self, row: _Row, start: int, count: int) -> int:
+        self._check_windows(row, start)
         for position in range(start, start + count):
             if position == len(row.tokens):
                 assert row.last_sample is not None
@@ -197,13 +200,29 @@ class FakeRunner:
 
     def _read(self, row: _Row, end: int) -> list[int]:
         """The first ``end`` tokens of a row, as its blocks hold them."""
-        contexts = []
-        for memory, table in zip(self.memories, row.tables, strict=True):
-            cells = [memory[self._slot(table, position)] for position in range(end)]
-            assert [position for position, _ in cells] == list(range(end)), "a block stands at the wrong position"
-            contexts.append([token for _, token in cells])
+        contexts = [row.tokens[: self._first_seen(g, end)] + self._seen(row, g, end) for g in range(self.num_groups)]
         assert all(context == contexts[0] for context in contexts)
         return contexts[0]
 
+    def _check_windows(self, row: _Row, start: int) -> None:
+        """What the first row of a chunk sees of groups with windows is there, besides itself."""
+        for group in range(len(self.windows)):
+            if self.windows[group] is not None:
+                first = self._first_seen(group, start + 1)
+                assert self._seen(row, group, start, first) == row.tokens[first:start]
+
+    def _first_seen(self, group: int, end: int) -> int:
+        """The first position that the row before ``end`` sees."""
+        window = self.windows[group] if self.windows else None
+        return 0 if window is None else max(0, end - window)
+
+    def _seen(self, row: _Row, group: int, end: int, first: int | None = None) -> list[int]:
+        """Tokens from position ``first`` on (else: what the row before ``end`` sees), as the blocks hold them."""
+        positions = range(self._first_seen(group, end) if first is None else first, end)
+        cells = [self.memories[group][self._slot(row.tables[group], position)] for position in positions]
+        assert [position for position, _ in cells] == list(positions), "a block stands at the wrong position"
+        return [token for _, token in cells]
+
     def _slot(self, table: list[int], position: int) -> int:
+        assert table[position // self.block_size] != NO_BLOCK, "a block behind the window is read"
         return table[position // self.block_size] * self.block_size + position % self.block_size

@@ -34,6 +34,7 @@ class Harness:
     num_blocks: int = 24
     block_size: int = 4
     num_groups: int = 1
+    windows: tuple[int | None, ...] = ()
     depth: int = 1
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 32
@@ -57,6 +58,8 @@ class Harness:
             num_blocks=self.num_blocks,
             block_size=self.block_size,
             num_groups=self.num_groups,
+            windows=self.windows,
+            max_unlanded_tokens=self.max_num_batched_tokens * self.depth,
             enable_prefix_caching=self.prefix_caching,
             fingerprint=b"test",
             num_host_blocks=self.num_host_blocks,
@@ -76,7 +79,7 @@ class Harness:
         self.kv = KVCacheManager(cache)
         self.kv.host.disk.load(self.disk.stored())
         self.scheduler = Scheduler(config, self.kv)
-        self.runner = FakeRunner(self.block_size, self.num_groups, disk=self.disk)
+        self.runner = FakeRunner(self.block_size, self.num_groups, self.windows, disk=self.disk)
         self.sanitizer = KVSanitizer(self.runner, self.scheduler)
         self.pending: deque[PendingStep] = deque()
 
