@@ -8,30 +8,39 @@ namespace {
 
 constexpr int kSums = 8;
 
-__m256i add_4bit(__m256i sum, __m256i a, __m256i b) { return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b)); }
-__m256i add_8bit(__m256i sum, __m256i a, __m256i b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+#if defined(__AVX512VNNI__)
+using Register = __m512i;
+Register same(int8_t x) { return _mm512_set1_epi8(x); }
+Register add_4bit(Register sum, Register a, Register b) { return _mm512_dpbusd_epi32(sum, a, b); }
+Register add_8bit(Register sum, Register a, Register b) { return _mm512_dpwssd_epi32(sum, a, b); }
+#else
+using Register = __m256i;
+Register same(int8_t x) { return _mm256_set1_epi8(x); }
+Register add_4bit(Register sum, Register a, Register b) { return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b)); }
+Register add_8bit(Register sum, Register a, Register b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+#endif
 
-template <__m256i (*Add)(__m256i, __m256i, __m256i)>
-void multiply(int64_t rounds, __m256i a, __m256i b) {
-    __m256i sums[kSums] = {};
+template <Register (*Add)(Register, Register, Register)>
+void multiply(int64_t rounds) {
+    Register a = same(3), b = same(5), sums[kSums] = {};
     for (int64_t i = 0; i < rounds; ++i)
-        for (__m256i& sum : sums) {
+        for (Register& sum : sums) {
             asm volatile("" : "+x"(a), "+x"(b));
             sum = Add(sum, a, b);
         }
-    for (__m256i& sum : sums) asm volatile("" : : "x"(sum));
+    for (Register& sum : sums) asm volatile("" : : "x"(sum));
 }
 
 }  // namespace
 
-// Products of 4 by 8 bits, summed up in 16 bits.
+// Products of 4 by 8 bits, summed up in 16 bits, or in 32 with AVX-512.
 extern "C" int64_t multiply_4bit(int64_t rounds) {
-    multiply<add_4bit>(rounds, _mm256_set1_epi8(3), _mm256_set1_epi8(5));
-    return rounds * kSums * 32;
+    multiply<add_4bit>(rounds);
+    return rounds * kSums * static_cast<int64_t>(sizeof(Register));
 }
 
 // Products of 8 by 16 bits, summed up in 32 bits.
 extern "C" int64_t multiply_8bit(int64_t rounds) {
-    multiply<add_8bit>(rounds, _mm256_set1_epi16(3), _mm256_set1_epi16(5));
-    return rounds * kSums * 16;
+    multiply<add_8bit>(rounds);
+    return rounds * kSums * static_cast<int64_t>(sizeof(Register) / 2);
 }

@@ -4,7 +4,7 @@
 
 Weights are larger than the last-level cache and used in turn, so that one row measures memory. The ceilings (reading
 memory, products of whole numbers in registers) are measured in the same run, with as many threads; the best of several
-passes counts. Needs g++ and AVX2.
+passes counts. Both are of the instruction set in use (OCTAVO_ISA). Needs g++ and AVX2.
 """
 
 import ctypes
@@ -25,6 +25,8 @@ SHAPES = [(3072, 576), (576, 1536), (16384, 576)]  # [out, in], those of SmolLM2
 ROWS = [1, 2, 4, 8, 32, 128, 512]
 MEMORY_BYTES = 80e6
 ROUNDS = 2_000_000
+FLAGS = {"avx512": ["-mavx512f", "-mavx512vnni"]}
+"""Of instruction sets whose products are not those of AVX2."""
 PASSES = 8
 
 
@@ -38,13 +40,14 @@ def random_weight(weight_format: QuantizedFormat, out_features: int, in_features
 
 
 class Ceilings:
-    """Measured with ``threads`` threads: ``bytes_per_s``, and products a second by bits of the weight."""
+    """Measured with the kernels' threads: ``bytes_per_s``, and products a second by bits of the weight."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, ops: CpuOps) -> None:
+        flags, threads = FLAGS.get(ops.isa, ["-mavx2"]), ops.num_threads
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "ceilings.so"
             source = Path(__file__).with_name("ceilings.cpp")
-            subprocess.run(["g++", "-O3", "-mavx2", "-shared", "-fPIC", source, "-o", library], check=True)
+            subprocess.run(["g++", "-O3", *flags, "-shared", "-fPIC", source, "-o", library], check=True)
             native = ctypes.CDLL(str(library))
         self.bytes_per_s = measure_ceilings(threads).read_bytes_per_second
         self.products_per_s = {bits: _products(getattr(native, f"multiply_{bits}bit"), threads) for bits in (4, 8)}
@@ -84,7 +87,7 @@ def measure(ops: CpuOps, weight_format: QuantizedFormat, shape: tuple[int, int],
 
 def main() -> None:
     ops, json_path = parse_arguments(__doc__)
-    ceilings = Ceilings(ops.num_threads)
+    ceilings = Ceilings(ops)
     print(f"ceilings: {ceilings.bytes_per_s / 1e9:.1f} GB/s; products a second, 10^9:", end="")
     print("".join(f" {value / 1e9:.0f} ({bits}-bit weights)" for bits, value in ceilings.products_per_s.items()))
     print(f"{'linear':36}{'rows':>5}{'us':>9}{'GB/s':>7}{'of it':>7}{'10^9/s':>8}{'of it':>7}")

@@ -1,5 +1,6 @@
 """Instruction sets of the same arithmetic give the same bits, in every operation and whole engines."""
 
+import ctypes
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,20 @@ def test_instruction_sets_that_fuse_are_of_one_arithmetic() -> None:
         arithmetics[isa] = ops.arithmetic
     assert arithmetics.pop("portable").endswith("multiply, then add")
     assert all(arithmetic.endswith("fused multiply-add") for arithmetic in arithmetics.values())
+
+
+def test_ceilings_are_measured_with_the_instructions_in_use() -> None:
+    """Operations of three rounds, by the width of the registers and how many chains there are."""
+    library, operations = native.load(), {}
+    for isa in ISAS:
+        native.set_isa(library, isa)
+        sums, products = ctypes.c_float(), ctypes.c_int64()
+        multiply_adds = library.octavo_ceiling_fma(3, ctypes.byref(sums))
+        operations[isa] = (multiply_adds, library.octavo_ceiling_dot(3, ctypes.byref(products)))
+        assert sums.value > 0
+    expected = {"avx512": (3 * 2 * 12 * 16, 3 * 2 * 12 * 64), "avx2": (3 * 2 * 12 * 8, 3 * 2 * 8 * 32)}
+    expected["portable"] = (3 * 2 * 48, 3 * 2 * 256)
+    assert operations == {isa: expected[isa] for isa in ISAS}
 
 
 @pytest.mark.parametrize("num_rows", NUM_ROWS)

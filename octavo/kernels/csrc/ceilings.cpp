@@ -1,8 +1,9 @@
-// What this machine can do at most, for octavo bench: loops that do one thing and nothing else. One thread each; the
-// caller starts as many as it wants. Nothing of Octavo computes with these.
-#include <cmath>
+// What this machine can do at most with the instruction set in use, for octavo bench: loops that do one thing and nothing
+// else. One thread each; the caller starts as many as it wants. Nothing of Octavo computes with these.
 #include <cstdint>
+#include <cstring>
 
+#include "isa.h"
 #include "octavo_kernels.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -12,9 +13,10 @@ namespace {
 
 // Independent chains: more than the latency of a multiply-add times what a core starts in a cycle.
 constexpr int kChains = 12;
-constexpr int kLanes = 8;
-// Bytes of a round of dot products: eight registers, so that their sums and what is on the way fit into sixteen.
-constexpr int kBytes = 256;
+// Floats of the compiler's vectors and bytes of a round of dot products: what fits into sixteen small registers.
+constexpr int kFloats = 48, kBytes = 256;
+// Registers of dot products: of sixteen, half are for what is on the way.
+constexpr int kDotChains = 8;
 
 int64_t sum_words(const int64_t* words, int64_t count) {
     int64_t sums[16] = {};
@@ -25,10 +27,10 @@ int64_t sum_words(const int64_t* words, int64_t count) {
     return total;
 }
 
-float fma_portable(int64_t rounds) {
-    float sums[kChains * kLanes] = {};
+float multiply_add_portable(int64_t rounds) {
+    float sums[kFloats] = {};
     for (int64_t r = 0; r < rounds; ++r)
-        for (float& sum : sums) sum = std::fma(sum, 0.5f, 1.0f);
+        for (float& sum : sums) sum = sum * 0.5f + 1.0f;
     float total = 0;
     for (float sum : sums) total += sum;
     return total;
@@ -48,12 +50,12 @@ int64_t dot_portable(int64_t rounds) {
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) float fma_avx2(int64_t rounds) {
+__attribute__((target("avx2,fma"))) float multiply_add_avx2(int64_t rounds) {
     __m256 sums[kChains];
     for (__m256& sum : sums) sum = _mm256_setzero_ps();
     const __m256 half = _mm256_set1_ps(0.5f), one = _mm256_set1_ps(1.0f);
     for (int64_t r = 0; r < rounds; ++r)
-        for (int c = 0; c < kChains; ++c) sums[c] = _mm256_fmadd_ps(sums[c], half, one);
+        for (__m256& sum : sums) sum = _mm256_fmadd_ps(sum, half, one);
     float total = 0;
     for (const __m256& sum : sums) total += _mm256_cvtss_f32(sum);
     return total;
@@ -61,26 +63,65 @@ __attribute__((target("avx2,fma"))) float fma_avx2(int64_t rounds) {
 
 // Unsigned by signed bytes, pairs into 16 bits, pairs of those into 32, added up: what an 8-bit dot product takes.
 __attribute__((target("avx2"))) int64_t dot_avx2(int64_t rounds) {
-    __m256i sums[kBytes / 32];
-    for (int c = 0; c < kBytes / 32; ++c) sums[c] = _mm256_set1_epi8(static_cast<char>(c));
+    __m256i sums[kDotChains];
+    for (int c = 0; c < kDotChains; ++c) sums[c] = _mm256_set1_epi8(static_cast<char>(c));
     const __m256i b = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);
     for (int64_t r = 0; r < rounds; ++r)
-        for (int c = 0; c < kBytes / 32; ++c) {
-            const __m256i pairs = _mm256_maddubs_epi16(sums[c], b);  // of what changes, so that it stays in the loop
-            sums[c] = _mm256_add_epi32(sums[c], _mm256_madd_epi16(pairs, ones));
+        for (__m256i& sum : sums) {
+            const __m256i pairs = _mm256_maddubs_epi16(sum, b);  // of what changes, so that it stays in the loop
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
         }
     int64_t total = 0;
     for (const __m256i& sum : sums) total += _mm256_extract_epi32(sum, 0);
     return total;
 }
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-float fma(int64_t rounds) { return has_avx2() ? fma_avx2(rounds) : fma_portable(rounds); }
-int64_t dot(int64_t rounds) { return has_avx2() ? dot_avx2(rounds) : dot_portable(rounds); }
-#else
-float fma(int64_t rounds) { return fma_portable(rounds); }
-int64_t dot(int64_t rounds) { return dot_portable(rounds); }
+__attribute__((target("avx512f"))) float multiply_add_avx512(int64_t rounds) {
+    __m512 sums[kChains];
+    for (__m512& sum : sums) sum = _mm512_setzero_ps();
+    const __m512 half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
+    for (int64_t r = 0; r < rounds; ++r)
+        for (__m512& sum : sums) sum = _mm512_fmadd_ps(sum, half, one);
+    float total = 0;
+    for (const __m512& sum : sums) total += _mm512_cvtss_f32(sum);
+    return total;
+}
+
+__attribute__((target("avx512f,avx512vnni"))) int64_t dot_avx512(int64_t rounds) {
+    __m512i sums[kChains];
+    for (__m512i& sum : sums) sum = _mm512_setzero_si512();
+    const __m512i a = _mm512_set1_epi8(5), b = _mm512_set1_epi8(3);
+    for (int64_t r = 0; r < rounds; ++r)
+        for (__m512i& sum : sums) sum = _mm512_dpbusd_epi32(sum, a, b);
+    int64_t total = 0;
+    for (const __m512i& sum : sums) total += _mm512_cvtsi512_si32(sum);
+    return total;
+}
 #endif
+
+// Loops of an instruction set, and how many operations a round of each makes.
+struct Loops {
+    const char* isa;
+    float (*multiply_add)(int64_t rounds);
+    int64_t multiply_add_operations;
+    int64_t (*dot)(int64_t rounds);
+    int64_t dot_operations;
+};
+
+const Loops kLoops[] = {
+#if defined(__x86_64__)
+    {"avx512", multiply_add_avx512, 2 * kChains * 16, dot_avx512, 2 * kChains * 64},
+    {"avx2", multiply_add_avx2, 2 * kChains * 8, dot_avx2, 2 * kDotChains * 32},
+#endif
+    {"portable", multiply_add_portable, 2 * kFloats, dot_portable, 2 * kBytes},
+};
+
+// Of the instruction set in use.
+const Loops& loops() {
+    const Loops* loops = kLoops;
+    while (std::strcmp(loops->isa, octavo::kernels().name) != 0) ++loops;
+    return *loops;
+}
 
 }  // namespace
 
@@ -89,11 +130,11 @@ int64_t octavo_ceiling_read(const void* memory, int64_t num_bytes) {
 }
 
 int64_t octavo_ceiling_fma(int64_t rounds, float* result) {
-    *result = fma(rounds);
-    return 2 * rounds * kChains * kLanes;
+    *result = loops().multiply_add(rounds);
+    return rounds * loops().multiply_add_operations;
 }
 
 int64_t octavo_ceiling_dot(int64_t rounds, int64_t* result) {
-    *result = dot(rounds);
-    return 2 * rounds * kBytes;
+    *result = loops().dot(rounds);
+    return rounds * loops().dot_operations;
 }
