@@ -104,6 +104,7 @@ class RowSampling:
         "_bias_ids",
         "_bias_values",
         "_is_plain",
+        "_request",
         "_stop_ids",
         "choice_index",
         "num_prompt_tokens",
@@ -133,6 +134,7 @@ class RowSampling:
         self._always_changes = (
             self._allowed is not None or self._bad_words is not None or self.seen is not None or len(self._bias_ids) > 0
         )
+        self._request: bytes | None = None
         self._is_plain = params.greedy and params.logprobs is None and not self._always_changes
 
     def append(self, token_id: int) -> None:
@@ -198,6 +200,11 @@ class RowSampling:
     @property
     def request(self) -> bytes:
         """One record (``kernels.sampling.REQUEST``) of what stays as it is, valid while this object lives."""
+        if self._request is None:
+            self._request = self._make_request()
+        return self._request
+
+    def _make_request(self) -> bytes:
         record = np.zeros((), dtype=REQUEST)
         params = self.params
         record["scale"] = 0.0 if params.greedy else inverse_temperature(params.temperature)
