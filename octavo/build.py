@@ -67,6 +67,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
     path = resolve_model(args.model)
     with _memory_shortage_told(path):
         loaded = load_model(path, ops, args.max_model_len, args.dtype, args.quantization)
+    logger.info("Weights: %.2f GiB in memory", loaded.weight_bytes / 2**30)
     tokenizer = tokenizer or load_tokenizer(path, args.chat_template)
     config = loaded.model.config
     groups = layer_groups(config)

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
     from octavo.loading.summary import ModelSummary
 
-FP32_BYTES = 4
-"""A loaded parameter: weights are computed with in fp32."""
-
 
 @click.command("inspect")
 @model_argument
@@ -28,7 +25,7 @@ def inspect_command(engine_args: "EngineArgs") -> None:
     from octavo.loading.summary import model_summary
 
     path = resolve_model(engine_args.model)
-    summary = model_summary(path, engine_args.kv_dtype_name)
+    summary = model_summary(path, engine_args.kv_dtype_name, engine_args.dtype, engine_args.quantization)
     lines = {"model": str(path)} | describe_model(summary) | describe_memory(summary, engine_args)
     width = max(map(len, lines))
     for name, value in lines.items():
@@ -45,6 +42,7 @@ def describe_model(summary: "ModelSummary") -> dict[str, str]:
         "architecture": config.architecture,
         "parameters": f"{summary.num_parameters:,}",
         "stored as": f"{readable_bytes(summary.weight_bytes)} ({kinds} tensors)",
+        "weights in memory": readable_bytes(summary.loaded_bytes),
         "context": f"{config.max_position:,} tokens",
         "vocabulary": f"{config.vocab_size:,}",
         "layers": f"{config.num_layers}, hidden size {config.hidden_size}",
@@ -81,7 +79,7 @@ def _kv_budget(summary: "ModelSummary", engine_args: "EngineArgs") -> tuple[int,
 
     if engine_args.kv_cache_memory_bytes is not None:
         return engine_args.kv_cache_memory_bytes, readable_bytes(engine_args.kv_cache_memory_bytes)
-    left = max(free_memory_bytes() - FP32_BYTES * summary.num_parameters, 0)
+    left = max(free_memory_bytes() - summary.loaded_bytes, 0)
     budget = int(left * engine_args.memory_utilization)
     share = f"{engine_args.memory_utilization:.0%} of the memory free beside the weights"
     return budget, f"{readable_bytes(budget)}, {share}"

@@ -131,7 +131,7 @@ model_option = setting(
 
 _engine_settings = all_of(
     config_option,
-    setting("--dtype", help="Weights: auto (as stored) or float32 (quantised ones unpacked).  [default: auto]"),
+    setting("--dtype", help="Weights: auto (as stored) or float32 (all unpacked to that).  [default: auto]"),
     setting("--quantization", help="Round plain weights at load: int8 or int4.  [default: leave them]"),
     setting("--kv-cache-dtype", help="Type of the KV cache: auto (that of --dtype), float16 or int8.  [default: auto]"),
     setting("--max-model-len", type=TokenCount(), help="Longest prompt plus output: 4096, 4k, 4K (4096) or auto."),

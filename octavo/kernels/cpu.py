@@ -24,17 +24,23 @@ __all__ = ["CpuLinear", "CpuOps", "NativeLibraryMissingError"]
 _LANES = 16
 _ROUNDING = 2
 """Raised with every change of what the kernels round."""
+_WEIGHT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+"""OctavoWeightType; other types become fp32."""
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class CpuLinear:
-    """``packed``: fp32 [ceil(out / 16), in, 16], zeros past ``out_features``; ``bias``: fp32 [out]."""
+    """``packed``: fp32, fp16 or bf16 [ceil(out / 16), in, 16], zeros past ``out_features``; ``bias``: fp32 [out]."""
 
     packed: Tensor
     bias: Tensor | None
     out_features: int
     in_features: int
+
+    @property
+    def weight_type(self) -> int:
+        return _WEIGHT_TYPES[self.packed.dtype]
 
 
 class CpuOps:
@@ -77,27 +83,26 @@ class CpuOps:
             bias = None if bias is None else _fp32(bias)
             return CpuQuantizedLinear(tuple(parts), bias, weight.out_features, weight.in_features)
         out_features, in_features = weight.shape
-        packed = torch.empty(-(-out_features // _LANES), in_features, _LANES)
-        rows = _fp32(weight)
-        self._library.octavo_pack_linear(rows.data_ptr(), packed.data_ptr(), out_features, in_features)
-        return CpuLinear(packed, None if bias is None else _fp32(bias), out_features, in_features)
+        rows = weight.contiguous() if weight.dtype in _WEIGHT_TYPES else _fp32(weight)
+        packed = torch.empty(-(-out_features // _LANES), in_features, _LANES, dtype=rows.dtype)
+        linear = CpuLinear(packed, None if bias is None else _fp32(bias), out_features, in_features)
+        self._library.octavo_pack_linear(
+            rows.data_ptr(), linear.weight_type, packed.data_ptr(), out_features, in_features
+        )
+        return linear
 
     def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
         if isinstance(table, Tensor):
             return self._gather_rows(_weight(table, token_ids), token_ids, scale)
-        assert isinstance(table, CpuQuantizedLinear)
         assert token_ids.dtype == torch.int64
-        (part,) = table.parts
         out = empty_like_rows(token_ids, table.in_features)
-        status = self._library.octavo_gather_quantized(
-            part.packed.data_ptr(),
-            part.format_number,
-            table.out_features,
-            token_ids.data_ptr(),
-            out.data_ptr(),
-            *out.shape,
-            scale,
-        )
+        given = (table.out_features, token_ids.data_ptr(), out.data_ptr(), *out.shape, scale)
+        if isinstance(table, CpuQuantizedLinear):
+            (part,) = table.parts
+            status = self._library.octavo_gather_quantized(part.packed.data_ptr(), part.format_number, *given)
+        else:
+            assert isinstance(table, CpuLinear)
+            status = self._library.octavo_gather_packed(table.packed.data_ptr(), table.weight_type, *given)
         return _checked(status, out, f"a row outside 0 .. {table.out_features - 1}")
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -124,6 +129,7 @@ class CpuOps:
         self._library.octavo_linear(
             x.data_ptr(),
             weight.packed.data_ptr(),
+            weight.weight_type,
             None if weight.bias is None else weight.bias.data_ptr(),
             y.data_ptr(),
             x.shape[0],

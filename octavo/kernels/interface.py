@@ -121,11 +121,12 @@ class Ops(Protocol):
     def make_linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         """Lay ``weight`` [out, in] out for this back end. Called once at load; the tensor may be let go after.
 
-        A quantised weight stays quantised, and is multiplied with activations in whole numbers (docs/cpu.md)."""
+        A quantised weight stays quantised, and is multiplied with activations in whole numbers (docs/cpu.md). A plain
+        one may stay in 16 bits: the results are those of the same numbers in fp32, bit for bit."""
         ...
 
     def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
-        """Rows of ``table`` [vocab, hidden] for int64 ``token_ids`` [R], times ``scale``. A quantised table is given as
+        """Rows of ``table`` [vocab, hidden] for int64 ``token_ids`` [R], times ``scale``. A table may be given as
         the linear that was made of it, so that a tied head needs no second copy."""
         ...
 

@@ -110,11 +110,12 @@ def quantized_parts(weight: QuantizedWeight | StackedWeight) -> tuple[QuantizedW
 
 
 def stack_rows(weights: Sequence[Tensor | QuantizedWeight]) -> Weight:
-    """One matrix of all rows, in order. Neighbours of one format become one; plain and quantised ones together become
-    plain, in fp32."""
+    """One matrix of all rows, in order. Neighbours of one quantised format become one; plain ones keep a type that they
+    share, else they become fp32, as do plain and quantised ones together."""
     quantized = [weight for weight in weights if isinstance(weight, QuantizedWeight)]
     if len(quantized) < len(weights):
-        return torch.cat([w.dequantize() if isinstance(w, QuantizedWeight) else w for w in weights])
+        plain = [weight.dequantize() if isinstance(weight, QuantizedWeight) else weight for weight in weights]
+        return torch.cat(plain if len({w.dtype for w in plain}) == 1 else [w.float() for w in plain])
     parts: list[QuantizedWeight] = []
     for weight in quantized:
         if parts and parts[-1].format == weight.format:

@@ -69,6 +69,8 @@ class ReferenceOps:
     def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
         if isinstance(table, Tensor):
             return table[token_ids].float() * scale
+        if isinstance(table, ReferenceLinear):
+            return table.weight[token_ids] * scale
         assert isinstance(table, ReferenceQuantizedLinear)
         (weight,) = table.weights
         return weight.rows(token_ids).dequantize() * scale

@@ -30,14 +30,14 @@ class Checkpoint(Header, Protocol):
         ...
 
     def read_matrix(self, name: str) -> Tensor | QuantizedWeight:
-        """The matrix as it is stored: quantised, or in fp32."""
+        """The matrix as it is stored: quantised, or plain in whatever type."""
         ...
 
 
 class Weights(ModelWeights):
     """The weights that ``checkpoint.config`` needs, each read when asked for and not kept.
 
-    ``unpack``: matrices that are stored quantised become fp32. ``quantization``: others are quantised so.
+    ``unpack``: matrices become fp32, however they are stored. ``quantization``: plain ones are quantised so.
 
     Raises:
         ConfigurationError: on creation, if one is missing or has another shape.
@@ -58,7 +58,7 @@ class Weights(ModelWeights):
         if self._quantization is None or isinstance(weight, QuantizedWeight):
             return weight
         # Embedding and head stay in 8 bits, as in the files that others make: they cost the most accuracy.
-        return quantize(weight, "int8" if name in (EMBEDDING, HEAD) else self._quantization)
+        return quantize(weight.float(), "int8" if name in (EMBEDDING, HEAD) else self._quantization)
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

@@ -2,13 +2,19 @@
 
 import numpy as np
 import torch
-from gguf import ReaderTensor
+from gguf import GGMLQuantizationType, ReaderTensor
 from torch import Tensor
 
 from octavo.kernels.quantized import QuantizedWeight
 from octavo.loading.gguf_header import GGUFHeader
 from octavo.loading.gguf_kinds import unpacked
 from octavo.loading.gguf_quants import UNPACKERS, quantized_weight
+
+_PLAIN = {
+    GGMLQuantizationType.F32: torch.float32,
+    GGMLQuantizationType.F16: torch.float16,
+    GGMLQuantizationType.BF16: torch.bfloat16,
+}
 
 
 class GGUFCheckpoint(GGUFHeader):
@@ -26,11 +32,15 @@ class GGUFCheckpoint(GGUFHeader):
 
     def read_matrix(self, name: str) -> Tensor | QuantizedWeight:
         tensor = self._file_tensors[self.stored_name(name)]
-        if tensor.tensor_type not in UNPACKERS:
-            return self.read(name)
-        weight = quantized_weight(tensor.tensor_type, np.asarray(tensor.data), int(tensor.shape[-1]))
         order = self._row_order(name)
-        return weight if order is None else weight.rows(order)
+        if tensor.tensor_type in UNPACKERS:
+            weight = quantized_weight(tensor.tensor_type, np.asarray(tensor.data), int(tensor.shape[-1]))
+            return weight if order is None else weight.rows(order)
+        if tensor.tensor_type not in _PLAIN:
+            return self.read(name)
+        data = np.array(tensor.data).reshape(int(tensor.shape[-1]), -1)
+        plain = torch.from_numpy(data).view(_PLAIN[tensor.tensor_type])
+        return plain if order is None else plain[order]
 
     def _row_order(self, name: str) -> Tensor | None:
         """For each canonical row of a weight or bias its row in the file; None: the same order."""

@@ -19,4 +19,5 @@ class SafetensorsCheckpoint(SafetensorsHeader):
         return tensor.to(torch.float32)
 
     def read_matrix(self, name: str) -> Tensor:
-        return self.read(name)
+        tensor: Tensor = self._handles[name].get_tensor(name)
+        return tensor

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 
 from octavo.core.errors import ConfigurationError
+from octavo.loading.footprint import loaded_weight_bytes
 from octavo.loading.gguf_header import GGUFHeader
 from octavo.loading.header import Header, check_tensors
 from octavo.loading.safetensors_header import SafetensorsHeader
@@ -18,20 +19,24 @@ from octavo.models.groups import LayerGroup, kv_bytes_per_token, layer_groups
 class ModelSummary:
     """What ``octavo inspect`` shows.
 
-    ``kinds``: tensors by number format. ``weight_bytes``: as stored. ``kv_bytes_per_token``: all layers.
+    ``kinds``: tensors by number format. ``weight_bytes``: as stored; ``loaded_bytes``: in memory.
+    ``kv_bytes_per_token``: all layers.
     """
 
     config: ModelConfig
     num_parameters: int
     weight_bytes: int
+    loaded_bytes: int
     kinds: Mapping[str, int]
     groups: tuple[LayerGroup, ...]
     kv_bytes_per_token: int
 
 
-def model_summary(path: Path, kv_dtype: str = "float32") -> ModelSummary:
+def model_summary(
+    path: Path, kv_dtype: str = "float32", dtype: str = "auto", quantization: str | None = None
+) -> ModelSummary:
     """Describe the model at ``path`` (a .gguf file, or a folder of safetensors) with keys and values in ``kv_dtype``
-    (``kernels.kinds``), reading headers only.
+    (``kernels.kinds``) and weights as ``load_model`` would keep them, reading headers only.
 
     Raises:
         ConfigurationError: files are missing or broken, or hold something that is not supported.
@@ -42,6 +47,7 @@ def model_summary(path: Path, kv_dtype: str = "float32") -> ModelSummary:
         config=header.config,
         num_parameters=sum(prod(tensor.shape) for tensor in header.tensors.values()),
         weight_bytes=sum(tensor.num_bytes for tensor in header.tensors.values()),
+        loaded_bytes=loaded_weight_bytes(header, dtype, quantization),
         kinds=Counter(tensor.kind for tensor in header.tensors.values()),
         groups=layer_groups(header.config),
         kv_bytes_per_token=kv_bytes_per_token(header.config, kv_dtype),

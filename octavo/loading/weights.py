@@ -8,6 +8,7 @@ from typing import Any
 from octavo.core.errors import ConfigurationError
 from octavo.kernels.interface import Ops
 from octavo.loading.checkpoint import Checkpoint, Weights, fingerprint, settled_config
+from octavo.loading.footprint import loaded_weight_bytes
 from octavo.loading.gguf_weights import GGUFCheckpoint
 from octavo.loading.quantization import Quantization
 from octavo.loading.safetensors_weights import SafetensorsCheckpoint
@@ -24,12 +25,14 @@ class LoadedModel:
     ``eos_token_ids``: those that the model's files name, without the tokenizer's own (spec D7).
     ``generation_config``: the model's recommended sampling settings, empty if it has none.
     ``fingerprint``: 16 bytes that stand for the weights, for hashes of cached keys and values.
+    ``weight_bytes``: what they take in memory (``loaded_weight_bytes``).
     """
 
     model: Model
     eos_token_ids: frozenset[int]
     generation_config: Mapping[str, Any]
     fingerprint: bytes
+    weight_bytes: int
 
 
 def load_model(
@@ -42,9 +45,9 @@ def load_model(
     """Load the model at ``path`` (a .gguf file, or a folder of safetensors) for the back end of ``ops``.
 
     ``max_model_len``, if given, shortens the context (``model.config.max_position``), and with it the angle tables.
-    ``dtype``: "auto" keeps quantised weights as they are stored, anything else unpacks them to fp32. ``quantization``:
-    plain weights are quantised so. Peak memory is near one copy of the weights as they are kept and the largest tensor
-    twice, and a second copy of a tied embedding in fp32.
+    ``dtype``: "auto" keeps matrices as they are stored, quantised or in 16 bits; anything else unpacks them to fp32.
+    ``quantization``: plain matrices are quantised so. Peak memory is near one copy of the weights as they are kept and
+    the largest tensor twice.
 
     Raises:
         ConfigurationError: files are missing or broken, or hold something that is not supported.
@@ -58,6 +61,7 @@ def load_model(
         eos_token_ids=checkpoint.eos_token_ids,
         generation_config=checkpoint.generation_config,
         fingerprint=fingerprint(checkpoint),
+        weight_bytes=loaded_weight_bytes(checkpoint, dtype, quantization),
     )
 
 

@@ -13,11 +13,11 @@ from octavo.models.config import ModelConfig
 
 
 class ModelWeights(Mapping[str, Tensor]):
-    """The weights of a model by canonical name, fp32; matrices also as they are to be multiplied."""
+    """The weights of a model by canonical name, in fp32; matrices also as they are to be multiplied."""
 
     @abstractmethod
     def matrix(self, name: str) -> Tensor | QuantizedWeight:
-        """A matrix [out, in] for a linear or an embedding table: quantised where it is stored so and may stay so."""
+        """A matrix [out, in] for a linear or an embedding table: as it is stored where it may stay so."""
         ...
 
 
@@ -28,10 +28,7 @@ def merged_linear(ops: Ops, weights: ModelWeights, parts: Sequence[str]) -> Line
     return ops.make_linear(weight, torch.cat(biases) if biases else None)
 
 
-def embedding_and_head(ops: Ops, weights: ModelWeights, config: ModelConfig) -> tuple[Tensor | Linear, Linear]:
-    """The table as ``Ops.embed`` takes it, and the head; one linear for both where they are tied and quantised."""
-    table = weights.matrix(names.EMBEDDING)
-    head = ops.make_linear(table if config.tie_embeddings else weights.matrix(names.HEAD))
-    if isinstance(table, Tensor):
-        return table, head
-    return head if config.tie_embeddings else ops.make_linear(table), head
+def embedding_and_head(ops: Ops, weights: ModelWeights, config: ModelConfig) -> tuple[Linear, Linear]:
+    """The table as ``Ops.embed`` takes it, and the head: one linear for both where they are tied."""
+    table = ops.make_linear(weights.matrix(names.EMBEDDING))
+    return table, table if config.tie_embeddings else ops.make_linear(weights.matrix(names.HEAD))

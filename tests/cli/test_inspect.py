@@ -17,11 +17,13 @@ def inspect(*arguments: str | Path) -> dict[str, str]:
 
 
 def test_smollm2(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = 134_515_008 * 4
+    # 61 norms of 576 in fp32; the head in 8 bits with fp16 scales, all else in 4 with minima too.
+    weights = 61 * 576 * 4 + 49_152 * 576 * 34 // 32 + (134_515_008 - 61 * 576 - 49_152 * 576) * 20 // 32
     monkeypatch.setattr(octavo.runner.memory, "free_memory_bytes", lambda: weights + 2**30)
     told = inspect(smollm2_path, "--gpu-memory-utilization", "0.5")
     assert told["architecture"] == "llama"
     assert told["parameters"] == "134,515,008"
+    assert told["weights in memory"] == "92.1 MiB"
     assert told["context"] == "8,192 tokens"
     assert told["layer groups"] == "30 layers global"
     # 30 layers x (key + value) x 3 KV heads x 64 x 4 bytes.

@@ -8,7 +8,7 @@ uint64_t programs() {
     const Memory<float> table = random_floats(kTableRows * kWidth, 1), norm = random_floats(kWidth, 2);
     const Memory<float> weight = random_floats(kOut * kWidth, 3);
     Memory<float> packed(divide_up(kOut, 16) * kWidth * 16);
-    octavo_pack_linear(weight.data(), packed.data(), kOut, kWidth);
+    octavo_pack_linear(weight.data(), kOctavoWeightFp32, packed.data(), kOut, kWidth);
     Memory<int64_t> ids(kMostRows), head_rows(kMostRows), best(kMostRows);
     Memory<float> x(kMostRows * kWidth), normed(kMostRows * kWidth), hidden(kMostRows * kWidth), logits(kMostRows * kOut);
 
@@ -18,7 +18,7 @@ uint64_t programs() {
     octavo_norm(x.data(), norm.data(), normed.data(), kOctavoStepRows, kWidth, 1e-6f);
     octavo_add(x.data(), normed.data(), kOctavoStepRows, kWidth);
     octavo_gather_rows(x.data(), kMostRows, head_rows.data(), hidden.data(), kOctavoHeadRows, kWidth, 1.0f);
-    octavo_linear(hidden.data(), packed.data(), nullptr, logits.data(), kOctavoHeadRows, kWidth, kOut);
+    octavo_linear(hidden.data(), packed.data(), kOctavoWeightFp32, nullptr, logits.data(), kOctavoHeadRows, kWidth, kOut);
     octavo_argmax(logits.data(), best.data(), kOctavoHeadRows, kOut, kOut);
     octavo_record(nullptr);
     require(octavo_program_size(program) == 6, "operations are kept, not run");

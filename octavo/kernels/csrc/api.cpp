@@ -15,6 +15,17 @@ namespace {
 
 using BadIndex = std::atomic<bool>;
 
+template <typename Number>
+void pack_linear(const Number* weight, Number* packed, int64_t out_features, int64_t in_features) {
+    for (int64_t panel = 0; panel * kLanes < out_features; ++panel) {
+        Number* to = packed + panel * in_features * kLanes;
+        const int64_t lanes = std::min(kLanes, out_features - panel * kLanes);
+        for (int64_t k = 0; k < in_features; ++k)
+            for (int64_t lane = 0; lane < kLanes; ++lane)
+                to[k * kLanes + lane] = lane < lanes ? weight[(panel * kLanes + lane) * in_features + k] : Number{0};
+    }
+}
+
 }  // namespace
 
 int32_t octavo_set_isa(const char* name) { return set_isa(name); }
@@ -23,17 +34,14 @@ const char* octavo_arithmetic() { return kernels().arithmetic; }
 void octavo_set_num_threads(int32_t count) { pool().set_num_threads(count); }
 int32_t octavo_num_threads() { return pool().num_threads(); }
 
-void octavo_pack_linear(const float* weight, float* packed, int64_t out_features, int64_t in_features) {
-    for (int64_t panel = 0; panel * kLanes < out_features; ++panel) {
-        float* to = packed + panel * in_features * kLanes;
-        const int64_t lanes = std::min(kLanes, out_features - panel * kLanes);
-        for (int64_t k = 0; k < in_features; ++k)
-            for (int64_t lane = 0; lane < kLanes; ++lane)
-                to[k * kLanes + lane] = lane < lanes ? weight[(panel * kLanes + lane) * in_features + k] : 0.0f;
-    }
+void octavo_pack_linear(const void* weight, int32_t weight_type, void* packed, int64_t out_features, int64_t in_features) {
+    if (weight_type == kOctavoWeightFp32)
+        pack_linear(static_cast<const uint32_t*>(weight), static_cast<uint32_t*>(packed), out_features, in_features);
+    else
+        pack_linear(static_cast<const uint16_t*>(weight), static_cast<uint16_t*>(packed), out_features, in_features);
 }
 
-void octavo_linear(const float* x, const float* packed, const float* bias, float* y, int64_t num_rows,
+void octavo_linear(const float* x, const void* packed, int32_t weight_type, const float* bias, float* y, int64_t num_rows,
                    int64_t in_features, int64_t out_features) {
     perform<&Kernels::linear>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<LinearArgs> {
         // A block of rows that fits the second-level cache beside the panels; panels in fours, which one row takes at
@@ -45,8 +53,18 @@ void octavo_linear(const float* x, const float* packed, const float* bias, float
             divide_up(items_per_task(num_panels, rows * in_features * kLanes), kPanelsAtOnce) * kPanelsAtOnce;
         const int64_t groups = divide_up(num_panels, panels);
         return {groups * divide_up(num_rows, kRowsPerTask),
-                {x, packed, bias, y, num_rows, in_features, out_features, kRowsPerTask, panels, groups}};
+                {x, packed, weight_type, bias, y, num_rows, in_features, out_features, kRowsPerTask, panels, groups}};
     });
+}
+
+int32_t octavo_gather_packed(const void* packed, int32_t weight_type, int64_t table_rows, const int64_t* indices,
+                             float* out, int64_t num_rows, int64_t width, float scale) {
+    return perform<&Kernels::gather_packed>(
+        num_rows, [=](int64_t num_rows, BadIndex& bad_index) -> Tasks<PackedGatherArgs> {
+            const int64_t rows = items_per_task(num_rows, width * 4);
+            return {divide_up(num_rows, rows),
+                    {packed, weight_type, table_rows, indices, out, num_rows, width, scale, rows, &bad_index}};
+        });
 }
 
 int32_t octavo_gather_rows(const float* table, int64_t table_rows, const int64_t* indices, float* out, int64_t num_rows,

@@ -10,4 +10,9 @@ struct Half {
     uint16_t bits;
 };
 
+// The upper half of an fp32 number.
+struct BFloat16 {
+    uint16_t bits;
+};
+
 }  // namespace octavo

@@ -15,7 +15,8 @@ constexpr int64_t kSlice = 256;
 
 struct LinearArgs {
     const float* x;
-    const float* packed;
+    const void* packed;
+    int32_t weight_type;
     const float* bias;
     float* y;
     int64_t num_rows, in_features, out_features;
@@ -46,6 +47,18 @@ struct QuantizedLinearArgs {
 struct QuantizedGatherArgs {
     const uint8_t* packed;
     int32_t format;
+    int64_t table_rows;
+    const int64_t* indices;
+    float* out;
+    int64_t count, width;
+    float scale;
+    int64_t rows_per_task;
+    std::atomic<bool>* bad_index;
+};
+
+struct PackedGatherArgs {
+    const void* packed;
+    int32_t weight_type;
     int64_t table_rows;
     const int64_t* indices;
     float* out;
@@ -157,6 +170,7 @@ struct Kernels {
     const char* name;
     const char* arithmetic;  // instruction sets of the same give the same bits
     void (*linear)(const LinearArgs&, int64_t task);
+    void (*gather_packed)(const PackedGatherArgs&, int64_t task);
     void (*quantize_rows)(const QuantizeArgs&, int64_t task);
     void (*linear_quantized)(const QuantizedLinearArgs&, int64_t task);
     void (*gather_quantized)(const QuantizedGatherArgs&, int64_t task);

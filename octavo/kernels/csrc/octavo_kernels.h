@@ -24,6 +24,13 @@ enum OctavoKvType : int32_t {
     kOctavoKvInt8 = 2,  // with a scale a token and KV head
 };
 
+// What a plain weight is held in. Arithmetic is in fp32, to which all convert exactly.
+enum OctavoWeightType : int32_t {
+    kOctavoWeightFp32 = 0,
+    kOctavoWeightFp16 = 1,
+    kOctavoWeightBf16 = 2,
+};
+
 // How a quantised weight is held (octavo/kernels/quantized.py: FORMATS).
 enum OctavoFormat : int32_t {
     kOctavoInt8 = 0,            // groups of 32, scales in fp16
@@ -121,11 +128,15 @@ OCTAVO_API int64_t octavo_ceiling_read(const void* memory, int64_t num_bytes);
 OCTAVO_API int64_t octavo_ceiling_fma(int64_t rounds, float* result);
 OCTAVO_API int64_t octavo_ceiling_dot(int64_t rounds, int64_t* result);
 
-// weight [out, in] -> packed [ceil(out / 16), in, 16], padded with zeros.
-OCTAVO_API void octavo_pack_linear(const float* weight, float* packed, int64_t out_features, int64_t in_features);
+// weight [out, in] of an OctavoWeightType -> packed [ceil(out / 16), in, 16] of the same, padded with zeros.
+OCTAVO_API void octavo_pack_linear(const void* weight, int32_t weight_type, void* packed, int64_t out_features,
+                                   int64_t in_features);
 // y [R, out] = x [R, in] @ weight.T + bias; bias may be null.
-OCTAVO_API void octavo_linear(const float* x, const float* packed, const float* bias, float* y, int64_t num_rows,
-                              int64_t in_features, int64_t out_features);
+OCTAVO_API void octavo_linear(const float* x, const void* packed, int32_t weight_type, const float* bias, float* y,
+                              int64_t num_rows, int64_t in_features, int64_t out_features);
+// out [R, width] = table[indices] * scale, from a table that is such a packed weight.
+OCTAVO_API int32_t octavo_gather_packed(const void* packed, int32_t weight_type, int64_t table_rows,
+                                        const int64_t* indices, float* out, int64_t num_rows, int64_t width, float scale);
 // A weight of out x in numbers (octavo/kernels/quantized.py: QuantizedWeight; minima null where the format has none) ->
 // packed, [ceil(out / 16), in / group, block] as impl/quantized_formats.h says, padded with zeros.
 OCTAVO_API void octavo_pack_quantized(const uint8_t* numbers, const uint8_t* scales, const uint8_t* minima,

@@ -16,6 +16,7 @@ using octavo::LinearArgs;
 using octavo::LogprobArgs;
 using octavo::NormArgs;
 using octavo::NormHeadsArgs;
+using octavo::PackedGatherArgs;
 using octavo::QuantizeArgs;
 using octavo::QuantizedGatherArgs;
 using octavo::QuantizedLinearArgs;
@@ -43,7 +44,7 @@ using octavo::SlicedSequence;
 #define OCTAVO_DEFINE_KERNELS(variable, isa_name)                                                                  \
     namespace octavo {                                                                                            \
     extern const Kernels variable;                                                                                 \
-    const Kernels variable = {isa_name, kArithmetic, linear, quantize_rows, linear_quantized, gather_quantized,     \
-                              gather_rows, norm, norm_heads, rotate_and_write_kv, attention, argmax, gate, add_rows, \
-                              sample, logprobs};                                                                     \
+    const Kernels variable = {isa_name, kArithmetic, linear, gather_packed, quantize_rows, linear_quantized,         \
+                              gather_quantized, gather_rows, norm, norm_heads, rotate_and_write_kv, attention, argmax, \
+                              gate, add_rows, sample, logprobs};                                                     \
     }

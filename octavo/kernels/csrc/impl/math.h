@@ -9,6 +9,11 @@ namespace {
 
 constexpr int64_t kLanes = octavo::kLanes;
 
+template <typename T, typename U>
+constexpr bool kSame = false;
+template <typename T>
+constexpr bool kSame<T, T> = true;
+
 // Whether keys and values held as KV have a scale a token and KV head: value = scale * what is held.
 template <typename KV>
 constexpr bool kScaled = false;

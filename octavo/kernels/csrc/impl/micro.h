@@ -21,7 +21,7 @@ struct Micro {
     int64_t k;
     int64_t c_pitch;  // c[p][r * c_pitch + lane]
     bool accumulate;  // continue the chains that c holds
-    const W* const* next;  // what will be wanted next, laid out as w, fetched meanwhile where P is 1 or 2; or null
+    const W* const* next;  // what will be wanted next, laid out as w, fetched meanwhile; or null
     // The first so many of k are in the panels w[0 .. P - 1], the next kLanes in w[P .. 2 P - 1] and so on; 0: all in the
     // first.
     int64_t first_segment = 0;
@@ -59,7 +59,7 @@ __attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float
     int64_t end = m.first_segment == 0 ? m.k : m.first_segment;
     for (int64_t i = 0; i < m.k; end = smaller(i + kLanes, m.k)) {
         const W* panel[P];
-        [[maybe_unused]] int64_t to_next[P];
+        int64_t to_next[P];
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) {
             panel[p] = w[p];
@@ -69,7 +69,7 @@ __attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float
             add_column<R, P, W>(acc, x, i, panel);
 #pragma GCC unroll 4
             for (int p = 0; p < P; ++p) {
-                if constexpr (P <= 2) __builtin_prefetch(panel[p] + to_next[p], 0, 2);
+                __builtin_prefetch(panel[p] + to_next[p], 0, 2);
                 panel[p] += w_pitch;
             }
         }

@@ -7,11 +7,6 @@
 
 namespace {
 
-template <typename T, typename U>
-constexpr bool kSame = false;
-template <typename T>
-constexpr bool kSame<T, T> = true;
-
 // Tiles of one KV head's keys or values that are read at once.
 constexpr int kMostTilesAtOnce = 4;
 constexpr int64_t kSliceTiles = octavo::kSlice / kLanes;

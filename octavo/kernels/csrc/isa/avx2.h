@@ -9,6 +9,7 @@
 
 namespace {
 
+using octavo::BFloat16;
 using octavo::Half;
 
 struct F16 {
@@ -26,6 +27,10 @@ inline __m256 load8(const int8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 inline __m256 load8(const Half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline __m256 load8(const BFloat16* p) {
+    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
 template <typename T>
 inline F16 load(const T* p) {
     return {load8(p), load8(p + 8)};

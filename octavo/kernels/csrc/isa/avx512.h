@@ -9,6 +9,7 @@
 
 namespace {
 
+using octavo::BFloat16;
 using octavo::Half;
 
 struct F16 {
@@ -29,6 +30,10 @@ inline F16 load(const int8_t* p) {
 }
 inline F16 load(const Half* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline F16 load(const BFloat16* p) {
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16))};
 }
 inline float to_float(Half h) { return _cvtsh_ss(h.bits); }
 inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }

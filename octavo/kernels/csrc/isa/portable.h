@@ -9,6 +9,7 @@
 
 namespace {
 
+using octavo::BFloat16;
 using octavo::Half;
 
 typedef float Float4 __attribute__((vector_size(16)));
@@ -70,6 +71,11 @@ inline Half to_half(float x) {
 inline F16 load(const Half* p) {
     alignas(64) float lanes[16];
     for (int i = 0; i < 16; ++i) lanes[i] = to_float(p[i]);
+    return load(lanes);
+}
+inline F16 load(const BFloat16* p) {
+    alignas(64) float lanes[16];
+    for (int i = 0; i < 16; ++i) lanes[i] = float_of(static_cast<uint32_t>(p[i].bits) << 16);
     return load(lanes);
 }
 inline F16 load(const int8_t* p) {
