@@ -20,7 +20,8 @@ from bench.kernels import Figures, parse_arguments, write_report
 from octavo.bench.ceilings import MemoryReading, measure_ceilings
 from octavo.kernels import native
 from octavo.kernels.cpu import CpuOps
-from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, allocate_kv, kv_head_bytes
+from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, allocate_kv
+from octavo.kernels.kinds import kv_head_bytes
 from octavo.kernels.native_batch import native_batch
 
 SPECS = {
@@ -52,7 +53,7 @@ class Case:
     @property
     def bytes_read(self) -> int:
         """By one call for one layer."""
-        head_bytes = kv_head_bytes(self.spec.head_dim, self.layers[0].keys.dtype)
+        head_bytes = kv_head_bytes(self.spec.head_dim, str(self.layers[0].keys.dtype).removeprefix("torch."))
         return 2 * self.num_sequences * self.context * self.spec.num_kv_heads * head_bytes
 
 
