@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before anything imports the libraries that read them: no network from tests, no pool of threads a library.
+# Before anything imports the libraries that read them: no network from tests, no pool of threads a library (where the
+# cores are in use, two threads of torch that wait for each other take ten times as long as one).
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 # Every engine that a test builds, in this process or another, has its KV memory watched.

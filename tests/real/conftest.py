@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 import octavo.build
 from octavo.kernels.interface import Ops
@@ -42,13 +41,3 @@ def loaded_once() -> Iterator[None]:
         patch.setattr(octavo.build, "load_model", _Loader())
         patch.setattr(octavo.build, "load_tokenizer", cache(octavo.build.load_tokenizer))
         yield
-
-
-@pytest.fixture(scope="package", autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    """For the reference: on a busy machine, two threads that wait for each other are 20 times slower than one. Octavo's
-    kernels have threads of their own."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
