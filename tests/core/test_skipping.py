@@ -174,6 +174,7 @@ def _random_harness(rng: random.Random, bounds: SkipBounds) -> Harness:
     return Harness(
         num_blocks=rng.randint(12, 30) * num_groups,
         num_groups=num_groups,
+        windows=rng.choice([(), (None, 7)]) if num_groups == 2 else (),
         depth=rng.choice([1, 1, 2]),
         max_num_seqs=rng.randint(3, 8),
         max_num_batched_tokens=rng.randint(16, 64),
