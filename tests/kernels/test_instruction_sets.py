@@ -69,8 +69,9 @@ def test_ceilings_are_measured_with_the_instructions_in_use() -> None:
 
 @pytest.mark.parametrize("num_rows", NUM_ROWS)
 @pytest.mark.parametrize(("out_features", "in_features"), [(1, 1), (70, 33), (330, 1100)])
-def test_linear(num_rows: int, out_features: int, in_features: int) -> None:
-    weight, bias = random_rows(out_features, in_features), random_rows(out_features, seed=1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_linear(dtype: torch.dtype, num_rows: int, out_features: int, in_features: int) -> None:
+    weight, bias = random_rows(out_features, in_features).to(dtype), random_rows(out_features, seed=1)
     x = random_rows(num_rows, in_features, seed=2)
     assert_same_bits(lambda ops: [ops.linear(x, ops.make_linear(weight, bias))])
 

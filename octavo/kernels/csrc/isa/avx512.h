@@ -55,10 +55,11 @@ inline Mask less_equal(F16 a, F16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP
 inline bool any(Mask mask) { return mask.bits != 0; }
 // mask ? a : b
 inline F16 select(Mask mask, F16 a, F16 b) { return {_mm512_mask_blend_ps(mask.bits, b.v, a.v)}; }
-// sums[r] += a[r] * panel.
+// sums[r] += a[r] * panel, which is read once: compilers like to read it for each row anew.
 template <int R, typename W>
 inline void add_products(F16 (&sums)[R], const F16 (&a)[R], const W* panel) {
-    const F16 w = load(panel);
+    F16 w = load(panel);
+    if constexpr (R > 1) asm("" : "+v"(w.v));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) sums[r] = fma(a[r], w, sums[r]);
 }
