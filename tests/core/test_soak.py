@@ -40,7 +40,8 @@ class Setting:
     """One kind of engine. ``num_blocks`` holds about as many requests as arrive while one runs."""
 
     depth: int
-    num_groups: int
+    windows: tuple[int | None, ...]
+    """Of each layer group."""
     eviction_policy: str
     preemption_mode: PreemptionMode
     keep_evicted: bool
@@ -49,8 +50,9 @@ class Setting:
 
 
 SETTINGS = {
-    "swap, host and disk": Setting(1, 1, "lru", "swap", True, 200),
-    "two in flight, reuse": Setting(2, 2, "reuse", "auto", False, 0, num_blocks=560),
+    "swap, host and disk": Setting(1, (None,), "lru", "swap", True, 200),
+    "two in flight, reuse": Setting(2, (None, None), "reuse", "auto", False, 0, num_blocks=560),
+    "windows": Setting(1, (None, 48), "lru", "auto", True, 0, num_blocks=440),
 }
 
 
@@ -81,7 +83,9 @@ class Soak:
         setting, self.rng = self.setting, random.Random(self.seed)
         cache = CacheConfig(
             num_blocks=setting.num_blocks,
-            num_groups=setting.num_groups,
+            num_groups=len(setting.windows),
+            windows=setting.windows,
+            max_unlanded_tokens=512 * setting.depth,
             fingerprint=b"soak",
             num_host_blocks=setting.num_blocks // 4,
             keep_evicted=setting.keep_evicted,
