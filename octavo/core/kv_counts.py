@@ -21,12 +21,11 @@ class KVCounts:
     def taken(self, hit: PrefixHit, num_tokens: int) -> int:
         """Blocks that are free now and would not be, once a sequence that begins with ``hit`` has grown to
         ``num_tokens``."""
-        num_logical = -(-num_tokens // self._block_size)
-        hit_end = min(hit.num_tokens, hit.num_blocks * self._block_size)
+        num_logical, hit = -(-num_tokens // self._block_size), hit.needed(self._config)
         count = self._pool.num_unreferenced(hit.tail_ids)
         for group, live_ids in enumerate(hit.live_ids):
             most = self._config.most_blocks(group)
-            grown = num_logical - self._config.first_block(group, hit_end)
+            grown = num_logical - self._first(group, hit.num_tokens)
             # What others hold of the hit does not come free for this sequence when it slides on.
             count += most if grown > most else grown - len(live_ids) + self._pool.num_unreferenced(live_ids)
         return count

@@ -96,7 +96,7 @@ class KVCacheManager:
         up to ``num_tokens``, which is one step further at most. Copied-from blocks are held until ``step_id`` lands."""
         if not self.can_hold(hit, num_tokens):
             return None
-        tables = BlockTables(self.config.num_groups, row_id)
+        tables, hit = BlockTables(self.config.num_groups, row_id), hit.needed(self.config)
         for block_ids in (*hit.live_ids, hit.tail_ids):
             self.pool.acquire(block_ids)
         for places in hit.host_places:  # before fresh blocks push others out to the host

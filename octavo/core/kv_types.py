@@ -60,7 +60,7 @@ class CacheConfig:
         """Blocks of this layer group that a sequence has at once, however long it is. Before it gets more it gives
         those back that lie behind the window of what has landed."""
         window = self.window(group)
-        return UNBOUNDED if window is None else -(-(window + self.max_unlanded_tokens) // self.block_size) + 1
+        return UNBOUNDED if window is None else -(-(window - 1 + self.max_unlanded_tokens) // self.block_size) + 1
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks, over all layer groups, that a sequence has at most while it grows to ``num_tokens``."""
@@ -134,11 +134,31 @@ class PrefixHit(NamedTuple):
         """Of each group the blocks of the pool."""
         return [[i for i in ids if i != NO_BLOCK] if NO_BLOCK in ids else ids for ids in self.block_ids]
 
+    def needed(self, config: CacheConfig) -> "PrefixHit":
+        """The same, without blocks that only ``without_tail`` needs: the tokens of the tail are in the window too."""
+        if not self.tail_ids or not config.has_windows:
+            return self
+        firsts = [config.first_block(group, self.num_tokens) for group in range(config.num_groups)]
+        block_ids = ((NO_BLOCK,) * first + ids[first:] for first, ids in zip(firsts, self.block_ids, strict=True))
+        return self._replace(
+            block_ids=tuple(block_ids),
+            host_places=_from(firsts, self.host_places),
+            disk_places=_from(firsts, self.disk_places),
+        )
+
     def without_tail(self, block_size: int) -> "PrefixHit":
         """The same, of whole blocks only, where the last of it would be a copy."""
         if not self.tail_ids:
             return self
         return self._replace(num_tokens=self.num_tokens - self.num_tokens % block_size, tail_ids=())
+
+
+def _from(firsts: Sequence[int], groups: Sequence[tuple[Place, ...]]) -> tuple[tuple[Place, ...], ...]:
+    """Of each group the places from a logical block on."""
+    return tuple(
+        tuple(place for place in places if place.logical_block >= first)
+        for first, places in zip(firsts, groups, strict=False)
+    )
 
 
 class Extension(NamedTuple):

@@ -27,25 +27,24 @@ class Slider:
     costs nothing in between; each block is looked at once.
 
     What counts is what has landed: steps in flight read from there on, and if they fail the sequence goes on from
-    there. So nothing has to be held for them. One token more is kept than the next row sees, because a beam may have to
-    compute its last token once more.
+    there. So nothing has to be held for them.
     """
 
     def __init__(self, config: CacheConfig, pool: BlockPool, keeping: Keeping) -> None:
         self._pool = pool
         self._keeping = keeping
-        self._block_size = config.block_size
-        self._windows = [(group, window) for group, window in enumerate(config.windows) if window is not None]
+        self._first_block = config.first_block
+        self._groups = [group for group, window in enumerate(config.windows) if window is not None]
 
     def due(self, sequences: Iterable[tuple[BlockTables, int]]) -> list[Slide]:
         """What these sequences can give back; with each goes the number of its tokens that have landed."""
-        if not self._windows:
+        if not self._groups:
             return []
         return [
             Slide(tables, group, end)
             for tables, num_landed in sequences
-            for group, window in self._windows
-            if (end := (num_landed - window) // self._block_size) > tables.starts[group]
+            for group in self._groups
+            if (end := self._first_block(group, num_landed)) > tables.starts[group]
         ]
 
     def num_freed(self, slides: list[Slide]) -> int:

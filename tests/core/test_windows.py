@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.core.errors import InvalidRequestError
-from octavo.core.hashing import group_names
-from octavo.core.kv_types import UNBOUNDED, CacheConfig, PrefixHit
+from octavo.core.hashing import group_names, pack_tokens
+from octavo.core.kv_manager import KVCacheManager
+from octavo.core.kv_types import UNBOUNDED, CacheConfig, FilledBlocks, PrefixHit
 from octavo.core.pin_types import PinWish
 from octavo.core.request import Request
 from octavo.core.step import NO_BLOCK
@@ -306,6 +307,30 @@ def test_swapping_moves_what_the_windows_show(depth: int) -> None:
     harness.run()
     harness.check_answer(request)
     assert sum(map(len, (plan.swap_ins for plan in harness.runner.plans))) <= num_blocks + 3
+
+
+def test_a_swapped_sequence_goes_on_in_a_block_of_its_own() -> None:
+    """It was swapped out in the midst of a block, which another then filled and published."""
+    config = CacheConfig(100, SIZE, 2, num_host_blocks=20, windows=(None, 8), max_unlanded_tokens=40)
+    kv = KVCacheManager(config)
+    tokens = list(range(40))
+    first = kv.allocate(kv.lookup_prefix(None, tokens), 10, row_id=0, step_id=0)
+    assert first is not None
+    swapped = kv.save(first.tables, 10)
+    assert swapped is not None
+    kv.free(first.tables)
+    chain = kv.hasher.chain(None)
+    kv.hasher.extend(chain, tokens, 40)
+    other = kv.allocate(kv.lookup_prefix(None, tokens), 40, row_id=1, step_id=0)
+    assert other is not None
+    packed = [pack_tokens(tokens[start : start + SIZE]) for start in range(0, 40, SIZE)]
+    kv.publish(other.tables, FilledBlocks(0, chain.hashes, chain.parents[:10], packed), None)
+    kv.pool.forget(other.tables.groups[1])
+    hit = kv.lookup_prefix(chain, tokens, swapped)
+    assert hit.num_tokens == 10
+    assert hit.block_ids[0] == (*other.tables.groups[0][:2], NO_BLOCK)
+    assert [place.logical_block for place in hit.host_places[0]] == [2]
+    assert [place.logical_block for place in hit.host_places[1]] == [0, 1, 2]
 
 
 @DEPTHS
