@@ -106,8 +106,10 @@ class KVCacheManager:
         num_blocks = -(-num_tokens // self._block_size)
         for table, block_ids in zip(tables.groups, hit.block_ids, strict=True):
             table.extend((*block_ids, *self.pool.allocate(num_blocks - len(block_ids))))
-        self._bring_in(tables, hit)
-        tables.starts = [_num_leading_gaps(table) for table in tables.groups]
+        if hit.needs_moves:
+            self._bring_in(tables, hit)
+        if self.config.has_windows:
+            tables.starts = [_num_leading_gaps(table) for table in tables.groups]
         copies = []
         if hit.tail_ids:
             index = hit.num_tokens // self._block_size
@@ -183,8 +185,8 @@ class KVCacheManager:
         ``held_for`` lands, if steps that read it are in flight.
         """
         writes: list[TableWrite] = []
-        for group, table in enumerate(tables.groups):
-            there = filled.without_first(tables.starts[group])
+        for group, (table, start) in enumerate(zip(tables.groups, tables.starts, strict=True)):
+            there = filled.without_first(start) if start > filled.first else filled
             block_ids = table[there.first : there.first + len(there.hashes)]
             for own, kept in self.pool.publish(block_ids, group_names(group, there.hashes)):
                 index = table.index(own)
@@ -192,7 +194,7 @@ class KVCacheManager:
                 writes.append(TableWrite(tables.row_id, group, index, kept))
                 self.pool.acquire([kept])
                 self._release_after(held_for, [own])
-        there = filled.without_first(tables.starts[0])
+        there = filled.without_first(tables.starts[0]) if tables.starts[0] > filled.first else filled
         self._children.add(there.parents, there.hashes, there.packed)
         return writes
 

@@ -44,7 +44,7 @@ class CacheConfig:
 
     @property
     def has_windows(self) -> bool:
-        return any(window is not None for window in self.windows)
+        return self.windows.count(None) < len(self.windows)
 
     def window(self, group: int) -> int | None:
         """Tokens that a row sees in this layer group, itself included; None: all."""

@@ -1,7 +1,7 @@
 """Which prefix of a sequence the cache holds, and where. Questions alone: nothing here changes anything."""
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ class PrefixLookup:
         sees."""
         length, index = limit, limit - 1
         starts = [(group, self._first_block(group, length)) for group in self._windowed]
-        while any(start <= index for _, start in starts):
+        while starts and min(starts, key=itemgetter(1))[1] <= index:
             if not all(self._is_cached(group, hashes[index]) for group, start in starts if start <= index):
                 length = index
                 starts = [(group, self._first_block(group, length)) for group in self._windowed]
@@ -151,18 +151,13 @@ class PrefixLookup:
 
 def _hit(num_tokens: int, num_blocks: int, groups: Mapping[int, _Found], tail_ids: tuple[int, ...]) -> PrefixHit:
     """Of the first ``num_blocks`` logical blocks of each group."""
-    found = [groups[group] for group in sorted(groups)]
-    return PrefixHit(
-        num_tokens,
-        tuple(_filled_up(each.block_ids, num_blocks) for each in found),
-        tuple(_before(each.host, num_blocks) for each in found),
-        tail_ids,
-        tuple(_before(each.disk, num_blocks) for each in found),
-    )
-
-
-def _filled_up(block_ids: list[int], num_blocks: int) -> tuple[int, ...]:
-    return (*block_ids[:num_blocks], *[NO_BLOCK] * (num_blocks - len(block_ids)))
+    found = [groups[group] for group in range(len(groups))]
+    block_ids = tuple([(*ids[:num_blocks], *[NO_BLOCK] * (num_blocks - len(ids))) for ids, _, _ in found])
+    if not any(each.host or each.disk for each in found):
+        return PrefixHit(num_tokens, block_ids, tail_ids=tail_ids)
+    host = tuple([_before(each.host, num_blocks) for each in found])
+    disk = tuple([_before(each.disk, num_blocks) for each in found])
+    return PrefixHit(num_tokens, block_ids, host, tail_ids, disk)
 
 
 def _before(places: list[Place], num_blocks: int) -> tuple[Place, ...]:

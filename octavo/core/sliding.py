@@ -50,7 +50,7 @@ class Slider:
     def num_freed(self, slides: list[Slide]) -> int:
         """Blocks that come free by this for sure. Changes nothing."""
         ref_counts = self._pool.ref_counts
-        return sum(ref_counts[block_id] == 1 for slide in slides for block_id in slide.block_ids)
+        return sum([ref_counts[block_id] == 1 for slide in slides for block_id in slide.block_ids])
 
     def take(self, slides: list[Slide]) -> list[TableWrite]:
         """Give these blocks back: what is in the prefix cache stays there, evictable."""
@@ -62,5 +62,5 @@ class Slider:
             self._pool.release(reversed(block_ids))
             tables.groups[group][start:end] = [NO_BLOCK] * (end - start)
             tables.starts[group] = end
-            writes += (TableWrite(tables.row_id, group, index, NO_BLOCK) for index in range(start, end))
+            writes += [TableWrite(tables.row_id, group, index, NO_BLOCK) for index in range(start, end)]
         return writes
