@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
+from octavo.engine.client import AsyncEngineClient
 from octavo.engine.intake import check_has_salt
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
 from octavo.engine_args import EngineArgs
@@ -17,7 +18,6 @@ from octavo.loading.system_prefix import num_system_tokens
 from octavo.outputs import RequestOutput, raise_for
 from octavo.prompt import Prompt, as_token_ids
 from octavo.remote_engine import remote_engine
-from octavo.server.engine_client import AsyncEngineClient
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class AsyncLLM:
                     client.start(remote.factory), asyncio.to_thread(remote.load_tokenizer)
                 )
             except BaseException:
-                client.shutdown()
+                client.child.shutdown()
                 raise
             self._client = client
 
@@ -129,7 +129,7 @@ class AsyncLLM:
         """End the process: what still runs gets an ``EngineDeadError``, the prefix cache goes to disk
         (``prefix_cache_dir``). At the end of ``async with`` this is done by itself. May be repeated."""
         if self._client is not None:
-            await self._client.end()
+            await self._client.child.end()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -37,6 +37,12 @@ def test_import_octavo_is_quick_and_light() -> None:
     assert min(float(seconds) for seconds, _ in answers) < 0.3
 
 
+def test_async_llm_imports_no_http_server() -> None:
+    heavy = ("fastapi", "starlette", "pydantic", "uvicorn", "torch")
+    code = f"import sys, octavo; octavo.AsyncLLM; print([name for name in {heavy} if name in sys.modules])"
+    assert run_fresh(code).strip() == "[]"
+
+
 @pytest.mark.parametrize("package", ["core", "engine"])
 def test_bookkeeping_imports_no_tensor_library(package: str) -> None:
     modules = modules_of(package)

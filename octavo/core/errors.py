@@ -17,6 +17,10 @@ class InvalidRequestError(OctavoError, ValueError):
         self.param = param
 
 
+class RefusedByEngineError(InvalidRequestError):
+    """The engine refused the request, and has counted it."""
+
+
 class ConfigurationError(OctavoError, ValueError):
     """Settings, files or a model that cannot work (the command ends with a code not 0)."""
 

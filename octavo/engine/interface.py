@@ -1,11 +1,10 @@
-"""The engine as its users see it: the in-process loop (``LLM``) and the asynchronous client (the server)."""
+"""The engine as its users see it: in the process of ``LLM``, or in one of its own behind ``engine.client``."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.core.pin_types import PinInfo
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +61,3 @@ class EngineLoop(Protocol):
     def close(self) -> None:
         """End every request and leave nothing undone. Nothing is called after this."""
         ...
-
-
-class AsyncEngine(Protocol):
-    """The engine in its own process, seen from the HTTP process."""
-
-    limits: EngineLimits
-
-    def generate(self, request: EngineRequest) -> AsyncIterator[OutputDelta]:
-        """Deltas of all choices until each has its finish_reason. Closing the iterator early aborts the request.
-
-        Raises:
-            InvalidRequestError: the engine refused it at the door.
-            EngineDeadError: the engine process is gone.
-        """
-        ...
-
-    async def stats(self) -> EngineStats: ...
-
-    @property
-    def is_alive(self) -> bool: ...
-
-    def shutdown(self) -> None: ...

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from octavo.core.errors import EngineDeadError, InvalidRequestError
+from octavo.core.errors import EngineDeadError, InvalidRequestError, RefusedByEngineError
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +34,12 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
 
-class RefusedByEngineError(InvalidRequestError):
-    """The engine refused the request at its door, and has counted it."""
-
-
 class ClientGoneError(Exception):
     """The client closed the connection; nobody reads an answer."""
 
+
+_CLIENT_NAMES = {"beam_width": "n"}
+"""Fields of the engine that have another name over HTTP."""
 
 _TYPES = {
     400: "invalid_request_error",
@@ -71,7 +70,8 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequestError):
-        return ApiError(400, error.message, code="invalid_request", param=error.param)
+        param = _CLIENT_NAMES.get(error.param or "", error.param)
+        return ApiError(400, error.message, code="invalid_request", param=param)
     if isinstance(error, EngineDeadError):
         return unavailable(str(error))
     logger.error("Unexpected error while serving a request.", exc_info=error)

@@ -70,7 +70,7 @@ async def run(state: ServerState, generation: Generation) -> AsyncGenerator[tupl
 
     Raises:
         ApiError: the engine failed on one of them, or the server is shutting down.
-        InvalidRequestError, EngineDeadError: see AsyncEngine.generate.
+        InvalidRequestError, EngineDeadError: see AsyncEngineClient.generate.
     """
     state.require_ready()
     state.require_room(len(generation.prompts), sum(len(prompt.token_ids) for prompt in generation.prompts))

@@ -16,11 +16,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from octavo.core.errors import ConfigurationError, EngineDeadError
+from octavo.engine.client import AsyncEngineClient
 from octavo.engine.process import EngineFactory
 from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
-from octavo.server.engine_client import AsyncEngineClient
 from octavo.server.errors import unavailable
 from octavo.server.protocol import BoundedHttpProtocol
 from octavo.server.settings import ServerSettings
@@ -109,7 +109,7 @@ class ServerRun:
         finally:
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
-            await self._state.engine.end(self._hurried)
+            await self._state.engine.child.end(self._hurried)
             self._state.text_threads.shutdown(wait=False, cancel_futures=True)
             logger.info("Octavo has stopped.")
         if len(self._signals) > 1:
@@ -126,11 +126,11 @@ class ServerRun:
         if state.phase is Phase.LOADING:
             state.become_ready(tokenizer, longest)
             self._announce(tokenizer.has_chat_template)
-        await state.engine.dead.wait()
+        await state.engine.child.dead.wait()
         state.phase = Phase.DEAD
-        logger.error("The engine process ended with code %s; the server stops.", state.engine.exit_code)
+        logger.error("The engine process ended with code %s; the server stops.", state.engine.child.exit_code)
         await asyncio.sleep(DEATH_NOTICE_SECONDS)
-        raise EngineDeadError(f"The engine process ended with code {state.engine.exit_code}.")
+        raise EngineDeadError(f"The engine process ended with code {state.engine.child.exit_code}.")
 
     @property
     def _address(self) -> str:

@@ -4,9 +4,9 @@ import enum
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from octavo.engine.client import AsyncEngineClient
 from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
-from octavo.server.engine_client import AsyncEngineClient
 from octavo.server.errors import ApiError, unavailable
 from octavo.server.settings import ServerSettings
 

@@ -35,7 +35,7 @@ async def health(request: Request) -> Response:
     """200 while requests are served; 503 while loading, draining, dead, or not heard from."""
     state = server_state(request)
     state.require_ready()
-    if not await state.engine.is_responsive():
+    if not await state.engine.child.is_responsive():
         raise unavailable("The engine process does not answer.")
     return Response(status_code=200)
 

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from octavo.core.errors import ConfigurationError
+from octavo.engine.client import AsyncEngineClient
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
 from octavo.server.auth import Keyring, Role
-from octavo.server.engine_client import AsyncEngineClient
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
 
@@ -24,7 +24,7 @@ async def app_client(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(ServerState(ServerSettings("fake", **settings), engine, metrics, started_at=0))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         yield client
-    engine.shutdown()
+    engine.child.shutdown()
 
 
 async def test_without_the_key() -> None:

@@ -1,0 +1,133 @@
+"""The engine process for asyncio: send it requests, hand out their deltas."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable
+
+from octavo.core.errors import EngineDeadError
+from octavo.engine.child import EngineChild
+from octavo.engine.codec import Abort, Add, ListPins, News, ResetPrefixCache
+from octavo.engine.interface import EngineLimits
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList
+from octavo.engine.process import EngineFactory
+from octavo.engine.streams import RequestStream
+
+OutputsListener = Callable[[EngineOutputs, list[int]], None]
+
+
+class AsyncEngineClient:
+    """The engine in the process ``child``. All methods belong to one event loop.
+
+    ``on_outputs`` is called with all that the engine reports, for the metrics. ``idle`` is set while no request is
+    open.
+    """
+
+    limits: EngineLimits
+
+    def __init__(self, on_outputs: OutputsListener, log_stats: bool = True) -> None:
+        self.child = EngineChild(self._take, self._on_death, log_stats)
+        self._on_outputs = on_outputs
+        self._streams: dict[str, RequestStream] = {}
+        self._calls: dict[int, asyncio.Future[PinList]] = {}
+        self._call_ids = itertools.count()
+        self._stats = EngineStats()
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def start(self, factory: EngineFactory) -> None:
+        """Start the process; ``limits`` are known from then on. See EngineChild.start."""
+        self.limits = await self.child.start(factory)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[OutputDelta, None]:
+        """Deltas of all choices until each has its finish_reason. Close the iterator (``contextlib.aclosing``) to
+        abort at once.
+
+        Raises:
+            InvalidRequestError: the engine refused it at the door.
+            EngineDeadError: the engine process is gone.
+        """
+        self._require_alive()
+        stream = RequestStream(request)
+        self._streams[request.request_id] = stream
+        self.idle.clear()
+        try:
+            self.child.send(Add(request))
+            async for delta in stream.deltas():
+                yield delta
+        finally:
+            del self._streams[request.request_id]
+            if not self._streams:
+                self.idle.set()
+            if not stream.ended and self.child.is_alive:
+                self.child.send(Abort(request.request_id))
+
+    async def stats(self) -> EngineStats:
+        return self._stats
+
+    def reset_prefix_cache(self) -> None:
+        self.child.send(ResetPrefixCache())
+
+    async def list_pins(self, unpin: str | None = None) -> PinList:
+        """The pins there are, once the one of id ``unpin`` has been released.
+
+        Raises:
+            EngineDeadError: the engine process is gone.
+        """
+        self._require_alive()
+        call_id = next(self._call_ids)
+        call: asyncio.Future[PinList] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = call
+        try:
+            self.child.send(ListPins(call_id, unpin))
+            return await call
+        finally:
+            del self._calls[call_id]
+
+    @property
+    def num_open(self) -> int:
+        """Requests that have not ended."""
+        return len(self._streams)
+
+    def queued(self) -> list[RequestStream]:
+        """Requests that the engine has not said anything about yet."""
+        return [stream for stream in self._streams.values() if not stream.started and not stream.ended]
+
+    def fail_queued(self, error: Exception) -> None:
+        """End the requests that have not started, at their readers and in the engine."""
+        for request_id, stream in self._streams.items():
+            if not stream.started and not stream.ended:
+                stream.fail(error)
+                self.child.send(Abort(request_id))
+
+    def fail_open(self, error: Exception) -> None:
+        """End every open request, at their readers and in the engine."""
+        for request_id, stream in self._streams.items():
+            if not stream.ended:
+                stream.fail(error)
+                self.child.send(Abort(request_id))
+
+    def _require_alive(self) -> None:
+        if not self.child.is_alive:
+            raise EngineDeadError("The engine is not running.")
+
+    def _take(self, news: News) -> None:
+        outputs = news.outputs
+        if outputs.stats is not None:
+            self._stats = outputs.stats
+        self._on_outputs(outputs, news.iterations)
+        for answer in outputs.pin_lists:
+            call = self._calls.get(answer.call_id)
+            if call is not None and not call.done():
+                call.set_result(answer)
+        for delta in outputs.deltas:
+            stream = self._streams.get(delta.request_id)
+            if stream is not None:
+                stream.put(delta)
+
+    def _on_death(self) -> None:
+        for stream in self._streams.values():
+            if not stream.ended:
+                stream.fail(EngineDeadError("The engine process has ended; the request is lost."))
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(EngineDeadError("The engine process has ended."))

@@ -1,0 +1,55 @@
+"""What an open request waits for: its deltas, as they come from the engine process."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from octavo.core.errors import RefusedByEngineError
+from octavo.engine.coalesce import merge_delta
+from octavo.engine.messages import EngineRequest, OutputDelta
+
+
+class RequestStream:
+    """Deltas of one request waiting to be read: at most one a choice, merged while the reader is busy."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.started = False
+        self._unfinished = request.num_choices
+        self._pending: dict[int, OutputDelta] = {}
+        self._error: Exception | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def ended(self) -> bool:
+        """Every choice has its finish_reason, or the request failed as a whole."""
+        return self._unfinished <= 0 or self._error is not None
+
+    def put(self, delta: OutputDelta) -> None:
+        self.started = True
+        if delta.invalid_param is not None:
+            self.fail(RefusedByEngineError(delta.error or "The request cannot be served.", delta.invalid_param or None))
+            return
+        if delta.finish_reason is not None:
+            self._unfinished -= 1
+        pending = self._pending.get(delta.index)
+        if pending is None:
+            self._pending[delta.index] = delta
+        else:
+            merge_delta(pending, delta)
+        self._wake.set()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._wake.set()
+
+    async def deltas(self) -> AsyncGenerator[OutputDelta, None]:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            pending, self._pending = self._pending, {}
+            for delta in pending.values():
+                yield delta
+            if self._error is not None:
+                raise self._error
+            if self._unfinished <= 0 and not self._pending:
+                return
