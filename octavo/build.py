@@ -50,7 +50,7 @@ DEFAULT_DISK_SPACE = 4
 
 def build_tokenizer(args: EngineArgs) -> Tokenizer:
     """The tokenizer alone, for a process that only needs text and ids."""
-    return load_tokenizer(resolve_model(args.model), args.chat_template)
+    return load_tokenizer(resolve_model(args.model), args.chat_template, args.weights_cache)
 
 
 def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Timed = untimed) -> Engine:
@@ -66,9 +66,9 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
         _set_threads(ops, args.threads)
     path = resolve_model(args.model)
     with _memory_shortage_told(path):
-        loaded = load_model(path, ops, args.max_model_len, args.dtype, args.quantization)
+        loaded = load_model(path, ops, args.max_model_len, args.dtype, args.quantization, args.weights_cache)
     logger.info("Weights: %.2f GiB in memory", loaded.weight_bytes / 2**30)
-    tokenizer = tokenizer or load_tokenizer(path, args.chat_template)
+    tokenizer = tokenizer or load_tokenizer(path, args.chat_template, args.weights_cache)
     config = loaded.model.config
     groups = layer_groups(config)
     fingerprint = _fingerprint(args, loaded, ops)

@@ -62,7 +62,8 @@ class EngineArgs:
     """Settings of an engine, named as on the command line.
 
     ``model``: a folder, a .gguf file, a built-in name or a hub name. ``quantization``: round plain weights to 8 or 4
-    bits at load (None: leave them). ``max_model_len`` None: the model's context, or what the pool holds if that is
+    bits at load (None: leave them). ``weights_cache``: keep packed weights in the cache folder, for later starts.
+    ``max_model_len`` None: the model's context, or what the pool holds if that is
     less. The pool has ``num_blocks`` blocks, or as many as ``kv_cache_memory_bytes``
     hold, or as many as ``memory_utilization`` (a share) of the free memory holds. ``swap_space``: GiB of the host pool,
     for preempted sequences; None: 4, or a quarter of the free memory if that is less. ``prefix_cache_on_host``: let it
@@ -76,6 +77,7 @@ class EngineArgs:
     model: str = "smollm2-135m"
     dtype: str = "auto"
     quantization: Literal["int8", "int4"] | None = None
+    weights_cache: bool = True
     kv_cache_dtype: str = "auto"
     max_model_len: int | None = None
     kv_cache_memory_bytes: int | None = None

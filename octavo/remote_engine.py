@@ -35,7 +35,7 @@ def remote_engine(engine_args: EngineArgs) -> RemoteEngine:
     def load() -> Tokenizer:
         from octavo.loading.tokenizer import load_tokenizer
 
-        return load_tokenizer(path, engine_args.chat_template)
+        return load_tokenizer(path, engine_args.chat_template, engine_args.weights_cache)
 
     return RemoteEngine(functools.partial(_build, found), load)
 

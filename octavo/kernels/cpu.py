@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from ctypes import CDLL, byref
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from octavo.core.timing import Timed, untimed
-from octavo.kernels import native
+from octavo.kernels import cpu_stored, native
+from octavo.kernels.cpu_linear import WEIGHT_TYPES, CpuLinear
 from octavo.kernels.cpu_quantized import CpuQuantizedLinear, CpuQuantizedPart, pack, quantized_row_floats
 from octavo.kernels.cpu_sampling import CpuSampling
 from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, Linear, RopeTable, Step
@@ -18,29 +18,14 @@ from octavo.kernels.native_batch import native_batch, set_kv
 from octavo.kernels.program import as_register, empty_like_rows
 from octavo.kernels.quantized import FORMATS, QuantizedFormat, Weight, quantized_parts
 from octavo.kernels.recording import CpuRecordedStep, LayerLayout
+from octavo.kernels.stored_linear import StoredLinear
 
 __all__ = ["CpuLinear", "CpuOps", "NativeLibraryMissingError"]
 
 _LANES = 16
 _ROUNDING = 2
 """Raised with every change of what the kernels round."""
-_WEIGHT_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-"""OctavoWeightType; other types become fp32."""
 _ACTIVATIONS: dict[Activation, int] = {"silu": 0, "gelu_tanh": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class CpuLinear:
-    """``packed``: fp32, fp16 or bf16 [ceil(out / 16), in, 16], zeros past ``out_features``; ``bias``: fp32 [out]."""
-
-    packed: Tensor
-    bias: Tensor | None
-    out_features: int
-    in_features: int
-
-    @property
-    def weight_type(self) -> int:
-        return _WEIGHT_TYPES[self.packed.dtype]
 
 
 class CpuOps:
@@ -83,13 +68,24 @@ class CpuOps:
             bias = None if bias is None else _fp32(bias)
             return CpuQuantizedLinear(tuple(parts), bias, weight.out_features, weight.in_features)
         out_features, in_features = weight.shape
-        rows = weight.contiguous() if weight.dtype in _WEIGHT_TYPES else _fp32(weight)
+        rows = weight.contiguous() if weight.dtype in WEIGHT_TYPES else _fp32(weight)
         packed = torch.empty(-(-out_features // _LANES), in_features, _LANES, dtype=rows.dtype)
         linear = CpuLinear(packed, None if bias is None else _fp32(bias), out_features, in_features)
         self._library.octavo_pack_linear(
             rows.data_ptr(), linear.weight_type, packed.data_ptr(), out_features, in_features
         )
         return linear
+
+    @property
+    def linear_layout(self) -> str:
+        return cpu_stored.LAYOUT
+
+    def store_linear(self, linear: Linear) -> StoredLinear:
+        assert isinstance(linear, CpuLinear | CpuQuantizedLinear)
+        return cpu_stored.store_linear(linear)
+
+    def restore_linear(self, stored: StoredLinear) -> CpuLinear | CpuQuantizedLinear:
+        return cpu_stored.restore_linear(stored)
 
     def embed(self, table: Tensor | Linear, token_ids: Tensor, scale: float = 1.0) -> Tensor:
         if isinstance(table, Tensor):

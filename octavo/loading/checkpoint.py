@@ -9,9 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from octavo.kernels.interface import Linear, Ops
 from octavo.kernels.quantized import QuantizedWeight
 from octavo.loading.header import Header, check_tensors
 from octavo.loading.quantization import Quantization, quantize
+from octavo.loading.weights_cache import LinearCache
 from octavo.models.config import ModelConfig
 from octavo.models.names import EMBEDDING, HEAD
 from octavo.models.weights import ModelWeights
@@ -37,14 +39,22 @@ class Checkpoint(Header, Protocol):
 class Weights(ModelWeights):
     """The weights that ``checkpoint.config`` needs, each read when asked for and not kept.
 
-    ``unpack``: matrices become fp32, however they are stored. ``quantization``: plain ones are quantised so.
+    ``unpack``: matrices become fp32, however they are stored. ``quantization``: plain ones are quantised so. ``cache``:
+    where linears come from that were made before.
 
     Raises:
         ConfigurationError: on creation, if one is missing or has another shape.
     """
 
-    def __init__(self, checkpoint: Checkpoint, unpack: bool = False, quantization: Quantization | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        unpack: bool = False,
+        quantization: Quantization | None = None,
+        cache: LinearCache | None = None,
+    ) -> None:
         self._checkpoint = checkpoint
+        self._cache = cache
         self._unpack, self._quantization = unpack, quantization
         self._names = check_tensors(checkpoint)
 
@@ -59,6 +69,12 @@ class Weights(ModelWeights):
             return weight
         # Embedding and head stay in 8 bits, as in the files that others make: they cost the most accuracy.
         return quantize(weight.float(), "int8" if name in (EMBEDDING, HEAD) else self._quantization)
+
+    def linear(self, ops: Ops, matrices: tuple[str, ...]) -> Linear:
+        if self._cache is None:
+            return super().linear(ops, matrices)
+        make = super().linear
+        return self._cache.linear(matrices, lambda: make(ops, matrices))
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

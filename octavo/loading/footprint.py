@@ -19,6 +19,7 @@ def loaded_weight_bytes(header: Header, dtype: str = "auto", quantization: str |
     bits = sum(
         prod(shape) * _bits(name, header.tensors[name], dtype, quantization)
         for name, shape in weight_shapes(header.config).items()
+        if name in header.tensors
     )
     return round(bits / 8)
 

@@ -14,17 +14,22 @@ from octavo.loading.control_text import ControlText
 from octavo.loading.gguf_tokenizer import gguf_tokenizer
 from octavo.loading.interface import Tokenizer
 from octavo.loading.token_spelling import spelling_of
+from octavo.loading.tokenizer_cache import cached_tokenizer
 from octavo.loading.tokenizer_folder import folder_tokenizer
 from octavo.loading.tokenizer_parts import TokenizerParts
 
 
-def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
+def load_tokenizer(path: Path, chat_template: str | None = None, cache: bool = False) -> Tokenizer:
     """The tokenizer of a model folder or .gguf file. ``chat_template`` (Jinja text) replaces the model's own templates.
+    ``cache``: what is slow to rebuild from a .gguf file is kept in the cache folder.
 
     Raises:
         ConfigurationError: there is none, or it is of a kind that is not supported.
     """
-    parts = folder_tokenizer(path) if path.is_dir() else gguf_tokenizer(path)
+    if path.is_dir():
+        parts = folder_tokenizer(path)
+    else:
+        parts = cached_tokenizer(path, gguf_tokenizer) if cache else gguf_tokenizer(path)
     return HFTokenizer(parts if chat_template is None else replace(parts, chat_templates={"default": chat_template}))
 
 

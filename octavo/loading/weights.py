@@ -13,6 +13,7 @@ from octavo.loading.gguf_weights import GGUFCheckpoint
 from octavo.loading.quantization import Quantization
 from octavo.loading.safetensors_weights import SafetensorsCheckpoint
 from octavo.loading.summary import check_exists
+from octavo.loading.weights_cache import open_linear_cache
 from octavo.models.config import ModelConfig
 from octavo.models.interface import Model
 from octavo.models.registry import model_class
@@ -41,27 +42,35 @@ def load_model(
     max_model_len: int | None = None,
     dtype: str = "auto",
     quantization: Quantization | None = None,
+    weights_cache: bool = False,
 ) -> LoadedModel:
     """Load the model at ``path`` (a .gguf file, or a folder of safetensors) for the back end of ``ops``.
 
     ``max_model_len``, if given, shortens the context (``model.config.max_position``), and with it the angle tables.
     ``dtype``: "auto" keeps matrices as they are stored, quantised or in 16 bits; anything else unpacks them to fp32.
-    ``quantization``: plain matrices are quantised so. Peak memory is near one copy of the weights as they are kept and
-    the largest tensor twice.
+    ``quantization``: plain matrices are quantised so. ``weights_cache``: map the packed weights from a file that an
+    earlier start left in the cache folder, or leave one. Peak memory is near one copy of the weights as they are kept
+    and the largest tensor twice; with a file, what has been touched of it, which the system may take back.
 
     Raises:
         ConfigurationError: files are missing or broken, or hold something that is not supported.
     """
     checkpoint = open_checkpoint(path)
     checkpoint.config = settled_config(checkpoint)
-    weights = Weights(checkpoint, unpack=dtype != "auto", quantization=quantization)
     config = _with_context(checkpoint.config, max_model_len)
+    contents, num_bytes = fingerprint(checkpoint), loaded_weight_bytes(checkpoint, dtype, quantization)
+    settings = f"{dtype} {quantization}"
+    cache = open_linear_cache(checkpoint, ops, settings, contents, num_bytes) if weights_cache else None
+    weights = Weights(checkpoint, unpack=dtype != "auto", quantization=quantization, cache=cache)
+    model = model_class(config)(config, weights, ops)
+    if cache is not None:
+        cache.save()
     return LoadedModel(
-        model=model_class(config)(config, weights, ops),
+        model=model,
         eos_token_ids=checkpoint.eos_token_ids,
         generation_config=checkpoint.generation_config,
-        fingerprint=fingerprint(checkpoint),
-        weight_bytes=loaded_weight_bytes(checkpoint, dtype, quantization),
+        fingerprint=contents,
+        weight_bytes=num_bytes,
     )
 
 

@@ -20,15 +20,20 @@ class ModelWeights(Mapping[str, Tensor]):
         """A matrix [out, in] for a linear or an embedding table: as it is stored where it may stay so."""
         ...
 
+    def linear(self, ops: Ops, matrices: tuple[str, ...]) -> Linear:
+        """One linear whose outputs are those of ``matrices`` (x.weight) side by side, with their biases (x.bias), which
+        all of them have, or none."""
+        biases = [self[bias] for name in matrices if (bias := f"{name.removesuffix('weight')}bias") in self]
+        weight = stack_rows([self.matrix(name) for name in matrices])
+        return ops.make_linear(weight, torch.cat(biases) if biases else None)
+
 
 def merged_linear(ops: Ops, weights: ModelWeights, parts: Sequence[str]) -> Linear:
     """One linear whose outputs are those of ``parts`` side by side; all of them have a bias, or none."""
-    biases = [weights[f"{name}.bias"] for name in parts if f"{name}.bias" in weights]
-    weight = stack_rows([weights.matrix(f"{name}.weight") for name in parts])
-    return ops.make_linear(weight, torch.cat(biases) if biases else None)
+    return weights.linear(ops, tuple(f"{name}.weight" for name in parts))
 
 
 def embedding_and_head(ops: Ops, weights: ModelWeights, config: ModelConfig) -> tuple[Linear, Linear]:
     """The table as ``Ops.embed`` takes it, and the head: one linear for both where they are tied."""
-    table = ops.make_linear(weights.matrix(names.EMBEDDING))
-    return table, table if config.tie_embeddings else ops.make_linear(weights.matrix(names.HEAD))
+    table = weights.linear(ops, (names.EMBEDDING,))
+    return table, table if config.tie_embeddings else weights.linear(ops, (names.HEAD,))
