@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from os import PathLike
 from typing import Any, Literal, Self, TypeVar
 
 from octavo.core.errors import InvalidRequestError
@@ -18,6 +19,7 @@ from octavo.loading.system_prefix import num_system_tokens
 from octavo.outputs import RequestOutput, raise_for
 from octavo.prompt import Prompt, as_token_ids
 from octavo.remote_engine import remote_engine
+from octavo.settings import read_settings
 
 T = TypeVar("T")
 
@@ -33,8 +35,8 @@ class AsyncLLM:
         ConfigurationError: settings that cannot work; others are only found in the engine's process, by ``start``.
     """
 
-    def __init__(self, model: str = EngineArgs.model, **engine_args: Any) -> None:
-        self._args = EngineArgs(model=str(model), **engine_args)
+    def __init__(self, model: str | PathLike[str] = EngineArgs.model, **engine_args: Any) -> None:
+        self._args = read_settings({"model": model} | engine_args)
         self._starting = asyncio.Lock()
         self._client: AsyncEngineClient | None = None
         self._tokenizer: Tokenizer | None = None

@@ -46,6 +46,10 @@ MAX_DEFAULT_HOST_BLOCKS = 4
 """Blocks of the host pool for each block of the pool, where nothing else is said: preempted sequences were in it."""
 DEFAULT_DISK_SPACE = 4
 """GiB of the disk tier, where nothing else is said."""
+_SWITCH_WORDS = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | dict.fromkeys(
+    ("", "0", "false", "f", "no", "n", "off"), False
+)
+"""As a variable's value on the command line."""
 
 
 def build_tokenizer(args: EngineArgs) -> Tokenizer:
@@ -111,7 +115,10 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
 def _wants_sanitizer(args: EngineArgs) -> bool:
     if args.kv_sanitizer is not None:
         return args.kv_sanitizer
-    return os.environ.get("OCTAVO_KV_SANITIZER", "0").lower() in ("1", "true", "yes", "on")
+    word = os.environ.get("OCTAVO_KV_SANITIZER", "").strip().lower()
+    if word not in _SWITCH_WORDS:
+        raise ConfigurationError(f"OCTAVO_KV_SANITIZER={word:.60}: give 1 or 0, or leave it out")
+    return _SWITCH_WORDS[word]
 
 
 def _set_threads(ops: Ops, threads: int) -> None:

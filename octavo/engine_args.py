@@ -1,7 +1,10 @@
 """Settings of an engine: plain values, so that naming them costs no import of torch."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+
+import msgspec
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
@@ -43,9 +46,13 @@ _COUNTS = (
     "num_blocks",
     "threads",
     "kv_cache_memory_bytes",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
 )
 """Settings that are whole numbers of at least 1."""
 
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+"""Types of settings, in words."""
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": DTYPES,
@@ -71,7 +78,11 @@ class EngineArgs:
     outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``pin_quota``: share of the pool that pins may
     hold. ``max_head_skips`` later requests may pass one that does not fit, for ``max_head_skip_steps`` steps or
     ``max_head_skip_seconds`` at most. ``kv_sanitizer``: check every step against a shadow of the KV memory (None: what
-    OCTAVO_KV_SANITIZER says, else not).
+    OCTAVO_KV_SANITIZER says, else not). Every value is of its field's type, or refused: nothing is guessed
+    (``settings.read_settings`` knows the other names and forms that users may give).
+
+    Raises:
+        ConfigurationError: a value of another type, out of its range, or one that cannot go with another.
     """
 
     model: str = "smollm2-135m"
@@ -102,6 +113,8 @@ class EngineArgs:
     kv_sanitizer: bool | None = None
     memory_utilization: float = 0.4
     chat_template: str | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         _check(self)
@@ -121,25 +134,23 @@ class EngineArgs:
 
 
 def _check(args: EngineArgs) -> None:
+    for name, choices in _CHOICES.items():
+        if getattr(args, name) not in choices and not (name == "quantization" and args.quantization is None):
+            chosen = f"{getattr(args, name)!r:.60}"
+            raise ConfigurationError(f"{name} {chosen} is not supported; use one of: {', '.join(choices)}")
+    _check_types(args)
     for name in _COUNTS:
-        value: Any = getattr(args, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigurationError(f"{name} must be a whole number, got {value!r:.60}")
-        if value < 1:
+        value = getattr(args, name)
+        if value is not None and value < 1:
             raise ConfigurationError(f"{name} must be at least 1, got {value}")
-    seed: Any = args.seed
-    if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise ConfigurationError(f"seed must be a whole number of at least 0, got {seed!r:.60}")
-    if not isinstance(args.memory_utilization, int | float):
-        raise ConfigurationError(f"memory_utilization must be a number, got {args.memory_utilization!r:.60}")
+    if args.seed is not None and args.seed < 0:
+        raise ConfigurationError(f"seed must be a whole number of at least 0, got {args.seed}")
     if not 0 < args.memory_utilization <= 1:
         raise ConfigurationError(f"memory_utilization must be in (0, 1], got {args.memory_utilization:g}")
-    swap_space: Any = args.swap_space
-    if swap_space is not None and not (isinstance(swap_space, int | float) and 0 <= swap_space < MAX_SWAP_SPACE):
-        raise ConfigurationError(f"swap_space must be a number of GiB, 0 or more, got {swap_space!r:.60}")
+    if args.swap_space is not None and not 0 <= args.swap_space < MAX_SWAP_SPACE:
+        raise ConfigurationError(f"swap_space must be a number of GiB, 0 or more, got {args.swap_space!r:.60}")
     _check_kernels(args)
+    _check_parallel(args)
     _check_sizes(args)
     _check_pin_quota(args)
     _check_host_tier(args)
@@ -148,10 +159,23 @@ def _check(args: EngineArgs) -> None:
         raise ConfigurationError(
             f"quantization {args.quantization!r:.60} and dtype {args.dtype!r:.60} exclude each other; leave one out"
         )
-    for name, choices in _CHOICES.items():
-        if getattr(args, name) not in choices and not (name == "quantization" and args.quantization is None):
-            chosen = f"{getattr(args, name)!r:.60}"
-            raise ConfigurationError(f"{name} {chosen} is not supported; use one of: {', '.join(choices)}")
+
+
+def _check_types(args: EngineArgs) -> None:
+    """A text is no switch, true is no number, and 5 is no folder's name."""
+    for name, hint in _hints().items():
+        value = getattr(args, name)
+        try:
+            msgspec.convert(value, hint, strict=True)
+        except msgspec.ValidationError as error:
+            kind = _KINDS[next(each for each in (hint, *get_args(hint)) if each in _KINDS)]
+            raise ConfigurationError(f"{name} must be {kind}, got {value!r:.60}") from error
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    """The type of each field."""
+    return get_type_hints(EngineArgs)
 
 
 def _check_kernels(args: EngineArgs) -> None:
@@ -161,16 +185,19 @@ def _check_kernels(args: EngineArgs) -> None:
         raise ConfigurationError(f"There is no backend {args.backend!r:.60}; choose one of: {', '.join(BACKENDS)}.")
 
 
+def _check_parallel(args: EngineArgs) -> None:
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if getattr(args, name) > 1:
+            raise ConfigurationError(
+                f"{name} is {getattr(args, name)}, but this version runs a model in one process only: use 1"
+            )
+
+
 def head_skips(args: EngineArgs) -> SkipBounds:
     """
     Raises:
         ConfigurationError: no bounds.
     """
-    for name in ("max_head_skips", "max_head_skip_steps", "max_head_skip_seconds"):
-        value: Any = getattr(args, name)
-        kinds = int | float if name == "max_head_skip_seconds" else int
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise ConfigurationError(f"{name} must be a number of at least 0, got {value!r:.60}")
     return SkipBounds(args.max_head_skips, args.max_head_skip_steps, args.max_head_skip_seconds)
 
 
@@ -182,9 +209,10 @@ def _check_sizes(args: EngineArgs) -> None:
 
 
 def _check_pin_quota(args: EngineArgs) -> None:
-    quota: Any = args.pin_quota
-    if isinstance(quota, bool) or not isinstance(quota, int | float) or not 0 <= quota < 1:
-        raise ConfigurationError(f"pin_quota must be a share of the pool, at least 0 and below 1, got {quota!r:.60}")
+    if not 0 <= args.pin_quota < 1:
+        raise ConfigurationError(
+            f"pin_quota must be a share of the pool, at least 0 and below 1, got {args.pin_quota!r:.60}"
+        )
 
 
 def _check_host_tier(args: EngineArgs) -> None:
@@ -197,7 +225,7 @@ def _check_host_tier(args: EngineArgs) -> None:
 
 
 def _check_disk_tier(args: EngineArgs) -> None:
-    space: Any = args.prefix_cache_disk_space
+    space = args.prefix_cache_disk_space
     if args.prefix_cache_dir is None:
         if space is not None:
             raise ConfigurationError(f"prefix_cache_disk_space of {space!r:.60} GiB needs a folder, prefix_cache_dir")
@@ -207,5 +235,5 @@ def _check_disk_tier(args: EngineArgs) -> None:
             f"prefix_cache_dir {args.prefix_cache_dir!s:.200} keeps nothing while enable_prefix_caching is off; "
             "turn it on"
         )
-    if space is not None and not (isinstance(space, int | float) and 0 < space < MAX_SWAP_SPACE):
+    if space is not None and not 0 < space < MAX_SWAP_SPACE:
         raise ConfigurationError(f"prefix_cache_disk_space must be a number of GiB above 0, got {space!r:.60}")

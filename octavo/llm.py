@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any, Literal, Self
 
 from octavo.build import build_engine, build_tokenizer
@@ -20,6 +21,7 @@ from octavo.loading.interface import Tokenizer
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput, raise_for
 from octavo.prompt import Prompt, as_token_ids, listed_prompts
+from octavo.settings import read_settings
 
 Message = Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -35,8 +37,8 @@ class LLM:
         ConfigurationError: the model or the settings cannot work.
     """
 
-    def __init__(self, model: str = EngineArgs.model, **engine_args: Any) -> None:
-        self._args = EngineArgs(model=str(model), **engine_args)
+    def __init__(self, model: str | PathLike[str] = EngineArgs.model, **engine_args: Any) -> None:
+        self._args = read_settings({"model": model} | engine_args)
         self._tokenizer = build_tokenizer(self._args)
         self._engine = build_engine(self._args, self._tokenizer)
         self._ids = itertools.count()

@@ -1,14 +1,19 @@
 """Settings that cannot work are refused in one sentence, before anything is loaded where that can be."""
 
 import logging
+import re
+from dataclasses import Field, asdict, fields
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+from octavo import LLM, AsyncLLM
 from octavo.build import build_engine
 from octavo.core.errors import ConfigurationError
 from octavo.engine_args import BACKENDS, MAX_THREADS, EngineArgs
 from octavo.kernels import native, registry
+from octavo.settings import read_settings
 from tests.support.models import rand_model
 
 
@@ -37,6 +42,56 @@ def rand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_settings_are_checked_when_they_are_made(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         EngineArgs(**settings)  # type: ignore[arg-type]
+
+
+WRONG = {"int": [True, 1.5, "4k"], "float": [True, "0.5", [1]], "bool": ["no", 1, 0], "str": [5, True, b"a", ["a"]]}
+"""Values that are not of a type, by its name."""
+
+
+@pytest.mark.parametrize("field", fields(EngineArgs), ids=lambda field: field.name)
+def test_a_value_of_another_type_is_refused_for_every_setting(field: Field[object]) -> None:
+    kinds = [kind for kind in WRONG if re.search(rf"\b{kind}\b", str(field.type))] or ["str"]
+    is_optional = type(None) in get_args(field.type)
+    for value in [*WRONG[kinds[0]], *([] if is_optional else [None])]:
+        with pytest.raises(ConfigurationError, match=field.name):
+            EngineArgs(**{field.name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [LLM, AsyncLLM])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2, but this version runs a model in one process only"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size is 2"),
+        ({"max_num_seq": 3}, r"unknown setting 'max_num_seq' \(did you mean max_num_seqs\?\)"),
+        ({"zzz": 3}, r"unknown setting 'zzz'; octavo.EngineArgs lists the settings"),
+        ({"gpu_memory_utilization": 0.5, "memory_utilization": 0.4}, "memory_utilization is given twice"),
+        ({"gpu_memory_utilization": 2.0}, r"memory_utilization must be in \(0, 1\], got 2"),
+        ({"enable_prefix_caching": "no"}, "enable_prefix_caching must be true or false, got 'no'"),
+        ({"model": 5}, "model must be a text, got 5"),
+        ({"chat_template": "missing.jinja"}, "cannot read the chat template missing.jinja"),
+    ],
+)
+def test_settings_in_python_are_refused_in_one_sentence(kind: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        kind(**settings)
+
+
+def test_other_names_and_forms_of_settings(rand: Path) -> None:
+    settings = {"model": rand, "gpu_memory_utilization": 0.25, "prefix_cache_dir": rand / "cache", "swap_space": 1}
+    assert read_settings(settings) == EngineArgs(
+        model=str(rand), memory_utilization=0.25, prefix_cache_dir=str(rand / "cache"), swap_space=1
+    )
+    (rand / "template.jinja").write_text("{{ bos_token }}")
+    args = read_settings({"chat_template": rand / "template.jinja", "tensor_parallel_size": 1})
+    assert args.chat_template == "{{ bos_token }}"
+    assert read_settings(asdict(args)) == args
+
+
+def test_a_word_that_is_no_switch(rand: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_KV_SANITIZER", "2")
+    with pytest.raises(ConfigurationError, match="OCTAVO_KV_SANITIZER=2: give 1 or 0"):
+        build_engine(EngineArgs(model=str(rand), num_blocks=4))
 
 
 def test_what_is_checked_early_is_what_is_there() -> None:

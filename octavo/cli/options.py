@@ -5,6 +5,7 @@ Defaults live in one place, ``EngineArgs`` and ``SamplingParams``: a flag that n
 """
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,9 +38,18 @@ def all_of(*decorators: Decorator) -> Decorator:
 # --- the YAML file ---------------------------------------------------------------------------------------------------
 
 
+class _TextLoader(yaml.BaseLoader):
+    """Values as they stand in the file, but for null: YAML's own reading makes 83 of a key 0123, true of a folder
+    ``on``, and 90 of 1:30."""
+
+
+_TextLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_TextLoader.add_constructor("tag:yaml.org,2002:null", lambda _loader, _node: None)
+
+
 def _read_yaml(path: Path) -> Mapping[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _TextLoader)  # noqa: S506 makes texts, lists and maps only
     except OSError as error:
         raise ConfigurationError(f"cannot read the config file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -52,14 +62,13 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return values
 
 
-def _as_text(path: Path, key: str, value: Any, multiple: bool) -> str | list[str]:
+def _as_given(path: Path, key: str, value: Any, multiple: bool) -> str | list[str]:
     """The value as the command line would give it, so that one conversion checks both."""
     items = value if multiple and isinstance(value, list) else [value]
     for item in items:
-        if not isinstance(item, str | int | float | bool):
+        if not isinstance(item, str):
             raise ConfigurationError(f"{key} in {path} must be a single value, not a {type(item).__name__}")
-    texts = [str(item) for item in items]
-    return texts if multiple else texts[0]
+    return items if multiple else items[0]
 
 
 def _settings_by_key(command: click.Command) -> dict[str, click.Parameter]:
@@ -88,7 +97,7 @@ def _apply_config(ctx: click.Context, _param: click.Parameter, path: Path | None
         parameter = settings[flag]
         if value is not None:
             multiple = isinstance(parameter, click.Option) and parameter.multiple
-            defaults[parameter.name or ""] = _as_text(path, str(key), value, multiple)
+            defaults[parameter.name or ""] = _as_given(path, str(key), value, multiple)
     ctx.default_map = defaults
 
 
@@ -103,23 +112,6 @@ config_option = setting(
 
 
 # --- the engine ------------------------------------------------------------------------------------------------------
-
-
-def _refuse_parallel(_ctx: click.Context, param: click.Parameter, value: int) -> None:
-    if value > 1:
-        raise ConfigurationError(
-            f"{param.opts[0]} is {value}, but this version runs a model in one process only: use 1"
-        )
-
-
-def _read_template(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """A template given as itself is taken as it is; anything else is a file's name."""
-    if value is None or "{" in value:
-        return value
-    try:
-        return Path(value).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the chat template {value}: {error}") from error
 
 
 model_argument = click.argument("model", required=False, envvar="OCTAVO_MODEL")
@@ -196,9 +188,7 @@ _engine_settings = all_of(
     setting("--max-head-skip-steps", type=click.IntRange(0), help="Steps until those give way to it.  [default: 256]"),
     setting("--max-head-skip-seconds", type=click.FloatRange(0), help="The same in seconds.  [default: 30]"),
     setting("--seed", type=click.IntRange(0), help="Makes every draw repeatable."),
-    setting(
-        "--chat-template", callback=_read_template, help="Jinja chat template, or a file of one, for the model's own."
-    ),
+    setting("--chat-template", help="Jinja chat template, or a file of one, for the model's own."),
     setting("--backend", help="Kernels to run on: cpu or reference.  [default: the fastest that works]"),
     setting("--threads", type=click.IntRange(1), help="Threads of the CPU kernels.  [default: the cores allowed]"),
     setting(
@@ -210,18 +200,12 @@ _engine_settings = all_of(
         "--tensor-parallel-size",
         "-tp",
         type=click.IntRange(1),
-        default=1,
-        expose_value=False,
-        callback=_refuse_parallel,
         help="Only 1 in this version.",
     ),
     setting(
         "--pipeline-parallel-size",
         "-pp",
         type=click.IntRange(1),
-        default=1,
-        expose_value=False,
-        callback=_refuse_parallel,
         help="Only 1 in this version.",
     ),
 )
@@ -255,6 +239,8 @@ ENGINE_FIELDS = (
     "backend",
     "threads",
     "kv_sanitizer",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
 )
 """Fields of ``EngineArgs`` that a flag sets, under the same names."""
 
@@ -267,10 +253,10 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def with_engine_args(**values: Any) -> Any:
-        from octavo.engine_args import EngineArgs
+        from octavo.settings import read_settings
 
         given = {name: values.pop(name) for name in ENGINE_FIELDS}
-        engine_args = EngineArgs(**{name: value for name, value in given.items() if value is not None})
+        engine_args = read_settings({name: value for name, value in given.items() if value is not None})
         return function(engine_args=engine_args, **values)
 
     return _engine_settings(with_engine_args)
