@@ -4,12 +4,12 @@
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import octavo.build
 from octavo.kernels.interface import Ops
-from octavo.loading.quantization import Quantization
 from octavo.loading.weights import LoadedModel, load_model
 
 
@@ -20,18 +20,11 @@ class _Loader:
         self._key: object = None
         self._loaded: LoadedModel | None = None
 
-    def __call__(
-        self,
-        path: Path,
-        ops: Ops,
-        max_model_len: int | None = None,
-        dtype: str = "auto",
-        quantization: Quantization | None = None,
-    ) -> LoadedModel:
-        key = (path, ops.name, max_model_len, dtype, quantization)
+    def __call__(self, path: Path, ops: Ops, *settings: Any) -> LoadedModel:
+        key = (path, ops.name, *settings)
         if self._loaded is None or key != self._key:
             self._loaded = None  # before the next one takes memory
-            self._key, self._loaded = key, load_model(path, ops, max_model_len, dtype, quantization)
+            self._key, self._loaded = key, load_model(path, ops, *settings)
         return self._loaded
 
 

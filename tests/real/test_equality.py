@@ -78,7 +78,7 @@ def test_again_from_the_cache(real: Real) -> None:
 
 def test_at_random_steps_in_small_chunks_in_a_small_pool(real: Real) -> None:
     """Preempted, with chunks of 64 tokens, and nothing cached."""
-    random = Random(13)
+    random = Random(0)
     driver = real.engine(SMALL | {"max_num_batched_tokens": 64, "enable_prefix_caching": False})
     real.check(driver.run(at_steps(real.jobs, [random.randrange(30) for _ in real.jobs])))
     assert driver.stats.num_preemptions > 0
