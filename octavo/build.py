@@ -30,6 +30,7 @@ from octavo.loading.tokenizer import load_tokenizer
 from octavo.loading.weights import LoadedModel, load_model
 from octavo.models.config import ModelConfig
 from octavo.models.groups import LayerGroup, group_size, kv_bytes_per_token, layer_groups
+from octavo.pool_size import check_is_free, pool_size
 from octavo.runner.disk_tier import DiskStore
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.memory import free_memory_bytes
@@ -137,28 +138,18 @@ def _cache_config(
     args: EngineArgs, config: ModelConfig, groups: Sequence[LayerGroup], fingerprint: bytes
 ) -> CacheConfig:
     sizes, block_bytes = cache_sizes(args, [group.window for group in groups]), _block_bytes(args, config, groups)
-    num_blocks = args.num_blocks
-    if num_blocks is None:
-        num_blocks = _blocks_in_memory(args, config, sizes, block_bytes)
-    else:
-        _check_is_free(f"the pool of {num_blocks:,} blocks (num_blocks)", num_blocks * block_bytes)
-    cache = replace(
+    size = pool_size(args, sizes, block_bytes, config.max_position, free_memory_bytes())
+    logger.info("KV cache budget: %.2f GiB (%s)", size.num_bytes / 2**30, size.source)
+    return replace(
         sizes,
-        num_blocks=num_blocks,
+        num_blocks=size.num_blocks,
         enable_prefix_caching=args.enable_prefix_caching,
         fingerprint=fingerprint,
-        num_host_blocks=_host_blocks(args, block_bytes, num_blocks),
+        num_host_blocks=_host_blocks(args, block_bytes, size.num_blocks),
         keep_evicted=args.prefix_cache_on_host,
         eviction_policy=args.eviction_policy,
         pin_quota=args.pin_quota,
     )
-    held = f"the KV pool of {num_blocks} blocks holds {cache.num_token_slots} tokens of one sequence"
-    advice = "give it more memory (kv_cache_memory_bytes, num_blocks)"
-    if args.max_model_len is not None and cache.num_token_slots < args.max_model_len:
-        raise ConfigurationError(f"{held}, but max_model_len is {args.max_model_len}; {advice} or lower max_model_len")
-    if cache.num_token_slots == 0:
-        raise ConfigurationError(f"{held}: {args.block_size} tokens take {len(groups)} blocks; {advice}")
-    return cache
 
 
 def _host_blocks(args: EngineArgs, block_bytes: int, num_blocks: int) -> int:
@@ -168,7 +159,7 @@ def _host_blocks(args: EngineArgs, block_bytes: int, num_blocks: int) -> int:
         wanted = int(min(DEFAULT_SWAP_SPACE, free_memory_bytes() / 4))
         return min(wanted // block_bytes, MAX_DEFAULT_HOST_BLOCKS * num_blocks)
     wanted = int(args.swap_space * 2**30)
-    _check_is_free("swap_space", wanted)
+    check_is_free("swap_space", wanted, free_memory_bytes())
     return wanted // block_bytes
 
 
@@ -179,15 +170,6 @@ def _open_slot_file(args: EngineArgs, block_bytes: int, fingerprint: bytes) -> S
     space = DEFAULT_DISK_SPACE if args.prefix_cache_disk_space is None else args.prefix_cache_disk_space
     contents = Contents(block_bytes, fingerprint)
     return open_slot_file(Path(args.prefix_cache_dir).expanduser(), int(space * 2**30), contents)
-
-
-def _check_is_free(what: str, num_bytes: int) -> None:
-    """What the settings ask for must fit into the memory that is free."""
-    free = free_memory_bytes()
-    if num_bytes > free:
-        raise ConfigurationError(
-            f"{what} is {num_bytes / 2**30:,.2f} GiB, but {free / 2**30:,.2f} GiB of memory are free; give it less"
-        )
 
 
 @contextlib.contextmanager
@@ -202,24 +184,6 @@ def _memory_shortage_told(path: Path) -> Iterator[None]:
             f"{path} does not fit into the {free_memory_bytes():,} bytes of memory that are free; "
             "give a smaller model or a lower max_model_len"
         ) from error
-
-
-def _blocks_in_memory(args: EngineArgs, config: ModelConfig, sizes: CacheConfig, block_bytes: int) -> int:
-    if args.kv_cache_memory_bytes is not None:
-        budget, what = args.kv_cache_memory_bytes, "kv_cache_memory_bytes"
-        _check_is_free(what, budget)
-    else:
-        budget = int(free_memory_bytes() * args.memory_utilization)
-        what = f"{args.memory_utilization:.0%} of the free memory"
-    logger.info("KV cache budget: %.2f GiB (%s)", budget / 2**30, what)
-    needed = block_bytes * sizes.num_groups
-    if budget < needed:
-        raise ConfigurationError(
-            f"a KV pool of {budget:,} bytes ({what}) cannot hold one sequence: {args.block_size} tokens take "
-            f"{needed:,} bytes; give it more, or lower block_size"
-        )
-    longest = sizes.num_blocks_for(args.max_model_len or config.max_position)
-    return min(budget // block_bytes, longest * args.max_num_seqs)
 
 
 def _allocate_memory(

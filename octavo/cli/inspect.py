@@ -1,12 +1,14 @@
 """``octavo inspect``: what a model is and what its KV memory costs, from headers alone."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from octavo.cli.options import engine_options, model_argument
 from octavo.cli.units import readable_bytes
+from octavo.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -59,27 +61,30 @@ def _describe_groups(count: int, num_layers: int, window: int | None) -> str:
 
 def describe_memory(summary: "ModelSummary", engine_args: "EngineArgs") -> dict[str, str]:
     """Lines about the KV cache that `octavo serve` would make with these settings, now, on this machine."""
-    from octavo.core_configs import cache_sizes
-
     dtype = engine_args.kv_dtype_name
     block_bytes = summary.kv_bytes_per_token * engine_args.block_size // len(summary.groups)
-    budget, source = _kv_budget(summary, engine_args)
-    cache = cache_sizes(engine_args, [group.window for group in summary.groups], budget // block_bytes)
-    num_tokens = cache.num_tokens_held(summary.config.max_position)
     return {
         "KV a token": f"{summary.kv_bytes_per_token:,} bytes ({dtype}, all layers)",
         "block": f"{engine_args.block_size} tokens of one layer group, {readable_bytes(block_bytes)}",
-        "blocks that fit": f"{cache.num_blocks:,} ({num_tokens:,} tokens) in {source}",
+        "blocks that fit": _describe_pool(summary, engine_args, block_bytes),
     }
 
 
-def _kv_budget(summary: "ModelSummary", engine_args: "EngineArgs") -> tuple[int, str]:
-    """Bytes for the KV cache, and where they come from."""
+def _describe_pool(summary: "ModelSummary", engine_args: "EngineArgs", block_bytes: int) -> str:
+    """The pool's size, or why there can be none."""
+    from octavo.core_configs import cache_sizes
+    from octavo.loading.summary import with_context
+    from octavo.pool_size import pool_size
     from octavo.runner.memory import free_memory_bytes
 
-    if engine_args.kv_cache_memory_bytes is not None:
-        return engine_args.kv_cache_memory_bytes, readable_bytes(engine_args.kv_cache_memory_bytes)
+    sizes = cache_sizes(engine_args, [group.window for group in summary.groups])
     left = max(free_memory_bytes() - summary.loaded_bytes, 0)
-    budget = int(left * engine_args.memory_utilization)
-    share = f"{engine_args.memory_utilization:.0%} of the memory free beside the weights"
-    return budget, f"{readable_bytes(budget)}, {share}"
+    try:
+        longest = with_context(summary.config, engine_args.max_model_len).max_position
+        size = pool_size(engine_args, sizes, block_bytes, longest, left)
+    except ConfigurationError as error:
+        return f"none: {error}"
+    num_tokens = replace(sizes, num_blocks=size.num_blocks).num_tokens_held(longest)
+    of_budget = f"{'at most ' if size.is_capped else ''}{readable_bytes(size.num_bytes)} ({size.source})"
+    enough = f", all that {engine_args.max_num_seqs} sequences (max_num_seqs) can use" if size.is_capped else ""
+    return f"{size.num_blocks:,} ({num_tokens:,} tokens) in {of_budget}{enough}"

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -70,3 +70,18 @@ def check_exists(path: Path) -> None:
     """
     if not path.exists():
         raise ConfigurationError(f"{path} does not exist; give a folder of safetensors or a .gguf file that does")
+
+
+def with_context(config: ModelConfig, max_model_len: int | None) -> ModelConfig:
+    """The model with its context shortened to ``max_model_len`` tokens, if that is given.
+
+    Raises:
+        ConfigurationError: it is longer than the model's own.
+    """
+    if max_model_len is None:
+        return config
+    if max_model_len > config.max_position:
+        raise ConfigurationError(
+            f"max_model_len ({max_model_len}) is above the model's context of {config.max_position}; lower it"
+        )
+    return replace(config, max_position=max_model_len)

@@ -1,20 +1,18 @@
 """From a path to a model that runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.core.errors import ConfigurationError
 from octavo.kernels.interface import Ops
 from octavo.loading.checkpoint import Checkpoint, Weights, fingerprint, settled_config
 from octavo.loading.footprint import loaded_weight_bytes
 from octavo.loading.gguf_weights import GGUFCheckpoint
 from octavo.loading.quantization import Quantization
 from octavo.loading.safetensors_weights import SafetensorsCheckpoint
-from octavo.loading.summary import check_exists
+from octavo.loading.summary import check_exists, with_context
 from octavo.loading.weights_cache import open_linear_cache
-from octavo.models.config import ModelConfig
 from octavo.models.interface import Model
 from octavo.models.registry import model_class
 
@@ -57,7 +55,7 @@ def load_model(
     """
     checkpoint = open_checkpoint(path)
     checkpoint.config = settled_config(checkpoint)
-    config = _with_context(checkpoint.config, max_model_len)
+    config = with_context(checkpoint.config, max_model_len)
     contents, num_bytes = fingerprint(checkpoint), loaded_weight_bytes(checkpoint, dtype, quantization)
     settings = f"{dtype} {quantization}"
     cache = open_linear_cache(checkpoint, ops, settings, contents, num_bytes) if weights_cache else None
@@ -82,13 +80,3 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     check_exists(path)
     return SafetensorsCheckpoint(path) if path.is_dir() else GGUFCheckpoint(path)
-
-
-def _with_context(config: ModelConfig, max_model_len: int | None) -> ModelConfig:
-    if max_model_len is None:
-        return config
-    if max_model_len > config.max_position:
-        raise ConfigurationError(
-            f"max_model_len ({max_model_len}) is above the model's context of {config.max_position}; lower it"
-        )
-    return replace(config, max_position=max_model_len)

@@ -1,12 +1,16 @@
 """What ``octavo inspect`` tells of a model, against numbers worked out by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import octavo.runner.memory
+from octavo.build import build_engine
 from octavo.cli.main import octavo as command
+from octavo.core.errors import ConfigurationError
+from octavo.engine_args import EngineArgs
 
 
 def inspect(*arguments: str | Path) -> dict[str, str]:
@@ -30,7 +34,7 @@ def test_smollm2(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told["KV a token"].startswith("46,080 bytes")
     assert told["block"] == "16 tokens of one layer group, 720.0 KiB"
     # 512 MiB / 720 KiB
-    assert told["blocks that fit"].startswith("728 (11,648 tokens) in 512.0 MiB, 50% of the memory free")
+    assert told["blocks that fit"].startswith("728 (11,648 tokens) in 512.0 MiB (50% of the memory free")
 
 
 def test_gemma3_has_a_global_group_and_five_with_a_window(gemma3_path: Path) -> None:
@@ -41,19 +45,52 @@ def test_gemma3_has_a_global_group_and_five_with_a_window(gemma3_path: Path) -> 
     # 18 layers x (key + value) x 1 KV head x 256 x 4 bytes; a block holds 3 layers of 16 tokens: 96 KiB.
     assert told["KV a token"].startswith("36,864 bytes")
     assert told["block"] == "16 tokens of one layer group, 96.0 KiB"
-    assert told["blocks that fit"] == "96 (256 tokens) in 9.0 MiB"
+    assert told["blocks that fit"] == "96 (256 tokens) in 9.0 MiB (kv_cache_memory_bytes)"
 
 
 def test_a_kv_cache_in_8_bits_costs_a_quarter_and_the_scales(smollm2_path: Path) -> None:
     told = inspect(smollm2_path, "--kv-cache-memory-bytes", "720KiB", "--kv-cache-dtype", "int8")
     # 30 layers x (key + value) x 3 KV heads x (64 + 4 for the scale).
     assert told["KV a token"] == "12,240 bytes (int8, all layers)"
-    assert told["blocks that fit"] == "3 (48 tokens) in 720.0 KiB"
+    assert told["blocks that fit"] == "3 (48 tokens) in 720.0 KiB (kv_cache_memory_bytes)"
 
 
 def test_a_model_larger_than_the_memory_has_no_room(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(octavo.runner.memory, "free_memory_bytes", lambda: 2**20)
-    assert inspect(smollm2_path)["blocks that fit"].startswith("0 (0 tokens)")
+    assert inspect(smollm2_path)["blocks that fit"].startswith("none: a KV pool of 0 bytes")
+
+
+SETTINGS = {
+    "num-blocks": ({"num_blocks": 100}, "100 (1,600 tokens) in 70.3 MiB (num_blocks)"),
+    "capped": ({"max_model_len": 64, "max_num_seqs": 1}, "4 (64 tokens) in at most "),
+    "bytes": ({"kv_cache_memory_bytes": 2**20 * 9}, "12 (192 tokens) in 9.0 MiB (kv_cache_memory_bytes)"),
+    "too few bytes": ({"kv_cache_memory_bytes": 1024}, "none: a KV pool of 1,024 bytes (kv_cache_memory_bytes) cannot"),
+    "too many bytes": ({"kv_cache_memory_bytes": 2**50}, "none: kv_cache_memory_bytes is 1,048,576.00 GiB, but "),
+    "too many blocks": ({"num_blocks": 10**9}, "none: the pool of 1,000,000,000 blocks (num_blocks) is "),
+    "too short": (
+        {"num_blocks": 3, "max_model_len": 64},
+        "none: the KV pool of 3 blocks holds 48 tokens of one sequence, but max_model_len is 64; ",
+    ),
+    "too long": ({"max_model_len": 10**6}, "none: max_model_len (1000000) is above the model's context of 8192"),
+}
+
+
+@pytest.mark.parametrize(("settings", "expected"), SETTINGS.values(), ids=SETTINGS)
+def test_what_inspect_tells_is_what_the_engine_does(
+    smollm2_path: Path, settings: dict[str, Any], expected: str
+) -> None:
+    """The same blocks, or the same refusal."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    told = inspect(smollm2_path, *flags)["blocks that fit"]
+    assert told.startswith(expected)
+    args = EngineArgs(model=str(smollm2_path), swap_space=0, threads=1, **settings)
+    if told.startswith("none: "):
+        with pytest.raises(ConfigurationError) as refusal:
+            build_engine(args)
+        words = told.removeprefix("none: ").split(" GiB")[0]  # the memory that is free is another a second later
+        assert str(refusal.value).startswith(words)
+    else:
+        assert build_engine(args).stats().num_blocks == int(told.split(" ")[0])
 
 
 @pytest.mark.parametrize("name", ["./missing.gguf", "no-such-model"])
