@@ -59,7 +59,7 @@ class Admission:
     def candidates(self, draft: PlanDraft) -> Iterator[tuple[Request, PrefixHit]]:
         """Requests to start in this step while tokens, rows and blocks last, each with what is cached of it. Each has
         to be started before the next is asked for."""
-        self._population.requeue(self._population.prefix_waits.expire(draft.step_id))
+        self._population.prefix_waits.expire(draft.step_id)
         while self._has_budget(draft) and (request := self._waiting.peek()) is not None:
             hit = self._lookup(request)
             if self._parks(request, hit, draft.step_id):

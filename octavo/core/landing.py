@@ -79,7 +79,7 @@ class Lander:
             if request.is_finished:
                 self._population.land_ended(request)
                 continue
-            self._population.requeue(self._population.publisher.publish_prompt(request, landing.reader))
+            self._population.publisher.publish_prompt(request, landing.reader)
             if token_id is None:
                 continue
             if request.row_id in landing.result.faults:

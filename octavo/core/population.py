@@ -33,7 +33,7 @@ class Population:
         self.running = RunningSet(kv.config.block_size)
         self.waiting = RequestQueue(policy.fcfs)
         """New requests and preempted ones."""
-        self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps)
+        self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps, self.waiting.push)
         self.families = Families()
         self.publisher = Publisher(kv, self.prefix_waits)
         self.copies: list[BlockCopy] = []
@@ -240,7 +240,7 @@ class Population:
 
     def _abandon_claims(self, request: Request) -> None:
         first_block = request.next_publish // self.kv.config.block_size - 1
-        self.requeue(self.prefix_waits.abandon(request, first_block))
+        self.prefix_waits.abandon(request, first_block)
 
     def _publish_rest(self, request: Request) -> None:
         self.publisher.publish_rest(request)

@@ -1,7 +1,7 @@
 """Requests that wait while another computes the very block they need next (design, Decided 2)."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 
 from octavo.core.child_index import ChildMatch, common_length
@@ -10,10 +10,14 @@ from octavo.core.request import Request
 
 
 class PrefixWaits:
-    """Who is computing which block, and who waits for it. A request waits ``max_steps`` steps in all at most."""
+    """Who is computing which block, and who waits for it. A request waits ``max_steps`` steps in all at most.
 
-    def __init__(self, max_steps: int) -> None:
+    Those whose wait is over go back in line by ``requeue``, at once: a request is never in nobody's hands.
+    """
+
+    def __init__(self, max_steps: int, requeue: Callable[[Request], None]) -> None:
         self._max_steps = max_steps
+        self._requeue = requeue
         self._owners: dict[bytes, Request] = {}
         self._waiters: dict[bytes, dict[Request, None]] = {}
         self._awaited: dict[Request, bytes] = {}
@@ -67,36 +71,41 @@ class PrefixWaits:
         if not waiters:
             del self._waiters[block_hash]
 
-    def settle(self, block_hashes: Sequence[bytes]) -> list[Request]:
-        """These blocks have landed, or are given up: returns those who waited for one of them, parked no more."""
+    def settle(self, block_hashes: Sequence[bytes]) -> None:
+        """These blocks have landed, or are given up: nobody waits for them any longer."""
         _for_all(map(self._owners.pop, block_hashes, repeat(None)))
-        if self._waiters.keys().isdisjoint(block_hashes):
-            return []
-        woken = [waiter for block_hash in block_hashes for waiter in self._waiters.get(block_hash, ())]
-        for waiter in woken:
-            self.remove(waiter)
-        return woken
+        if not self._waiters.keys().isdisjoint(block_hashes):
+            self._wake([waiter for block_hash in block_hashes for waiter in self._waiters.get(block_hash, ())])
 
-    def abandon(self, request: Request, first_block: int) -> list[Request]:
-        """``request`` will not compute its blocks from ``first_block`` on after all; returns those who waited."""
+    def abandon(self, request: Request, first_block: int) -> None:
+        """``request`` will not compute its blocks from ``first_block`` on after all."""
         self._computing.pop(request, None)
         blocks = _blocks_in_work(request, first_block)
-        return self.settle([block_hash for block_hash in blocks if self._owners.get(block_hash) is request])
+        self.settle([block_hash for block_hash in blocks if self._owners.get(block_hash) is request])
 
-    def finish(self, request: Request) -> list[Request]:
-        """``request`` has landed all that it had when it was admitted; returns those who waited for the last of it."""
+    def finish(self, request: Request) -> None:
+        """``request`` has landed all that it had when it was admitted."""
         self._computing.pop(request, None)
-        return self.settle([request.tail_hash]) if request.tail_hash else []
+        if request.tail_hash:
+            self.settle([request.tail_hash])
 
-    def expire(self, step_id: int) -> list[Request]:
-        """Requests whose wait is over, parked no more."""
-        expired = []
+    def expire(self, step_id: int) -> None:
+        """Nobody waits longer than the bound."""
         while self._deadlines and self._deadlines[0][0] <= step_id:
             request = self._deadlines.popleft()[1]
             if request in self._awaited:
-                self.remove(request)
-                expired.append(request)
-        return expired
+                self._wake([request])
+
+    def give_up(self) -> None:
+        """No step runs that could bring what they wait for: nobody waits any longer, nor ever again."""
+        for request in self._awaited:
+            request.prefix_deadline = 0
+        self._wake(list(self._awaited))
+
+    def _wake(self, waiters: list[Request]) -> None:
+        for waiter in waiters:
+            self.remove(waiter)
+            self._requeue(waiter)
 
     def __len__(self) -> int:
         return len(self._awaited)

@@ -9,28 +9,29 @@ from octavo.core.step import TableWrite
 
 
 class Publisher:
-    """Names what has landed. ``table_writes``: see ``KVCacheManager.publish``; to be told to the runner."""
+    """Names what has landed, and lets those who waited for it get in line. ``table_writes``: see
+    ``KVCacheManager.publish``; to be told to the runner."""
 
     def __init__(self, kv: KVCacheManager, prefix_waits: PrefixWaits) -> None:
         self.table_writes: list[TableWrite] = []
         self._kv = kv
         self._prefix_waits = prefix_waits
 
-    def publish_prompt(self, request: Request, reader: int | None) -> list[Request]:
-        """A step with a part of what the request had when it was admitted has landed. Returns those who waited for the
-        blocks that are there now. ``reader``: the last step in flight that may read the request's blocks."""
+    def publish_prompt(self, request: Request, reader: int | None) -> None:
+        """A step with a part of what the request had when it was admitted has landed. ``reader``: the last step in
+        flight that may read the request's blocks."""
         if request.prompt_end == NEVER:
-            return []
+            return
         assert request.tables is not None
         landed = request.num_landed_tokens
-        woken = self._publish_full(request, landed, reader) if landed >= request.next_publish else []
+        if landed >= request.next_publish:
+            self._publish_full(request, landed, reader)
         if request.pin_claim is not None:
             self._kv.keeping.pins.settle(request.pin_claim, landed)
         if landed >= request.prompt_end:
             self._kv.publish_tail(request.tables, request.chain, request.token_ids, request.prompt_end)
-            woken += self._prefix_waits.finish(request)
+            self._prefix_waits.finish(request)
             request.prompt_end, request.tail_hash = NEVER, None
-        return woken
 
     def publish_rest(self, request: Request) -> None:
         """The request gives its blocks up, and no step computes it: all that has landed is left to others, the last
@@ -45,7 +46,7 @@ class Publisher:
             self.table_writes = [write for write in self.table_writes if write.row_id != request.row_id]
         self._kv.publish_tail(request.tables, request.chain, request.token_ids, landed)
 
-    def _publish_full(self, request: Request, landed: int, reader: int | None) -> list[Request]:
+    def _publish_full(self, request: Request, landed: int, reader: int | None) -> None:
         tables, chain, token_ids, size = request.tables, request.chain, request.token_ids, self._kv.config.block_size
         assert tables is not None
         if len(chain.hashes) < landed // size:
@@ -58,4 +59,4 @@ class Publisher:
             at = chain.salted_at
             self._kv.open_head(chain, at, chain.blocks[at], chain.hashes[at])
         request.next_publish = (end + 1) * size
-        return self._prefix_waits.settle(hashes)
+        self._prefix_waits.settle(hashes)

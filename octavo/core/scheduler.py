@@ -193,12 +193,16 @@ class Scheduler:
         return self._plan()
 
     def _plan(self) -> Flight | None:
-        """Requests can wait for each other, as beams do for one of theirs; then the youngest give way."""
-        while (flight := self._planner.plan(None)) is None and not self._flights and self.running:
-            if len(self.running) == 1 and not self.num_waiting:
+        """Requests can wait for each other, as beams do for one of theirs; then the youngest give way. Nor does anybody
+        wait for a prefix when nothing runs."""
+        while (flight := self._planner.plan(None)) is None and not self._flights:
+            if self.prefix_waits:
+                self.prefix_waits.give_up()
+            elif len(self.running) > 1 or (self.running and self.num_waiting):
+                self.population.preempt(self.running.youngest)
+                self._drop_dead_copies()
+            else:
                 break
-            self.population.preempt(self.running.youngest)
-            self._drop_dead_copies()
         return flight
 
     def plan_last(self) -> StepPlan | None:

@@ -128,40 +128,80 @@ def test_those_who_wait_for_a_prefix_do_not_hold_up_others() -> None:
 
 
 def test_waiting_for_a_prefix_is_bounded() -> None:
-    harness = Harness()
+    harness, woken = Harness(), list[Request]()
     owner, waiter = harness.add([1] * 8, 1), harness.add([1] * 8, 1)
-    waits = PrefixWaits(max_steps=3)
+    waits = PrefixWaits(3, woken.append)
     owner.chain.append(b"hash")
     waits.claim(owner, 0)
     assert waits.is_awaited([b"hash"])
     assert waits.may_wait(waiter, step_id=5)
     waits.park(waiter, b"hash", step_id=5)
-    assert waits.expire(7) == []
-    assert waits.expire(8) == [waiter]
+    waits.expire(7)
+    assert woken == []
+    waits.expire(8)
+    assert woken == [waiter]
     assert waiter not in waits
     assert not waits.may_wait(waiter, step_id=8), "a wait is not taken up again"
 
 
 def test_a_second_wait_does_not_outlast_the_first_ones_bound() -> None:
     """Waiter 0 wakes and waits again, behind waiter 1, whose bound lies later."""
-    harness = Harness()
-    waits = PrefixWaits(max_steps=3)
+    harness, woken = Harness(), list[Request]()
+    waits = PrefixWaits(3, woken.append)
     first, second = harness.add([1] * 8, 1), harness.add([1] * 8, 1)
     waits.park(first, b"hash", step_id=5)
     waits.park(second, b"other", step_id=6)
-    assert waits.settle([b"hash"]) == [first]
+    waits.settle([b"hash"])
+    assert woken == [first]
     waits.park(first, b"next", step_id=7)
-    assert waits.expire(8) == [first]
-    assert waits.expire(9) == [second]
+    waits.expire(8)
+    assert woken == [first, first]
+    waits.expire(9)
+    assert woken == [first, first, second]
 
 
 def test_who_waits_no_more_at_its_bound_is_not_woken() -> None:
-    harness = Harness()
-    waits = PrefixWaits(max_steps=3)
+    harness, woken = Harness(), list[Request]()
+    waits = PrefixWaits(3, woken.append)
     waiter = harness.add([1] * 8, 1)
     waits.park(waiter, b"hash", step_id=5)
     waits.remove(waiter)
-    assert waits.expire(8) == []
+    waits.expire(8)
+    assert woken == []
+
+
+def test_nobody_waits_when_nothing_runs() -> None:
+    """Should what is awaited never come, nor a step that counts towards the bound, the waiter runs by itself."""
+    harness = Harness()
+    waiter = harness.add(list(range(8)), 2)
+    harness.scheduler.waiting.remove(waiter)
+    harness.scheduler.prefix_waits.park(waiter, b"of nobody", step_id=0)
+    harness.run()
+    assert output(waiter) == expected_output(list(range(8)), 2)
+
+
+@pytest.mark.parametrize("how", ["ends", "aborted"])
+@pytest.mark.parametrize("more", range(1, 12))
+def test_who_waits_is_not_lost_when_another_brings_the_block(how: str, more: int) -> None:
+    """A sequence ends, or is aborted, and leaves a block in the cache that a second one is computing and a third one
+    waits for: a prompt that continues the first one's answer while it is still being written, sent twice. The third
+    stood in no queue any more."""
+    harness = Harness(num_blocks=64, max_num_batched_tokens=64)
+    prompt = [1, 2, 3, 4]
+    answer = expected_output(prompt, 60)
+    first = harness.add(prompt, 22 + more if how == "ends" else 60)
+    while first.num_output_tokens < 22:
+        harness.step()
+    twins = [harness.add(prompt + answer[:20] + [7] * 30, 2) for _ in range(2)]
+    if how == "aborted":
+        while twins[1] not in harness.scheduler.prefix_waits:
+            assert harness.step()
+        harness.scheduler.abort(first)
+        harness.check()
+    harness.run()
+    for request in harness.requests:
+        harness.check_answer(request)
+    assert all(twin.status is Status.LENGTH for twin in twins)
 
 
 @pytest.mark.parametrize("cancel_after", range(1, 9))

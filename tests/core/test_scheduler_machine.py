@@ -123,6 +123,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             assert fits
 
+    @rule(
+        which=st.integers(0, 7), kept=st.integers(0, 12), more=PROMPTS, max_tokens=MAX_TOKENS, times=st.integers(1, 2)
+    )
+    def add_follow_up(self, which: int, kept: int, more: list[int], max_tokens: int, times: int) -> None:
+        """A prompt that begins with another request's and a part of its answer, which may be still on its way."""
+        if not self.harness.requests:
+            return
+        before = self.harness.requests[which % len(self.harness.requests)]
+        prompt = before.token_ids[: before.num_prompt_tokens + kept] + more
+        if len(prompt) + max_tokens <= self.harness.scheduler.max_tokens_per_sequence:
+            for _ in range(times):
+                self.harness.add(prompt, max_tokens)
+
     @rule(prompt=PROMPTS, search=SEARCHES, salt=st.sampled_from([None, None, "a"]))
     def add_beams(self, prompt: list[int], search: Search, salt: str | None) -> None:
         num_blocks = search.width * self.harness.kv.num_blocks_for(len(prompt) + search.max_tokens)
