@@ -18,6 +18,7 @@ class Choice:
         self.scheduled: float | None = None
         self.first_token: float | None = None
         self.last_token: float | None = None
+        self.finish_reason: str | None = None
         self._stream = TextStream(pieces, sequence.params)
         self._min_tokens = sequence.params.min_tokens
         self._has_logprobs = sequence.params.logprobs is not None or sequence.params.prompt_logprobs is not None
@@ -57,14 +58,14 @@ class Choice:
     def take_delta(self) -> OutputDelta:
         """What is new. Once the sequence has ended this is the last delta, with the text that was held back."""
         sequence = self.sequence
-        finish_reason, stop_reason = self._finish() if sequence.is_finished else (None, None)
+        self.finish_reason, stop_reason = self._finish() if sequence.is_finished else (None, None)
         token_ids, self._token_ids = self._token_ids, []
         delta = OutputDelta(
             self.request_id,
             sequence.choice_index,
             self._stream.take_delta(),
             token_ids,
-            finish_reason=finish_reason,
+            finish_reason=self.finish_reason,
             stop_reason=stop_reason,
             num_cached_tokens=sequence.num_cached_tokens or 0,
             cumulative_logprob=self._cumulative_logprob,
@@ -91,6 +92,8 @@ class Choice:
         return sequence.status.value, sequence.stop_reason
 
     def times(self, now: float) -> RequestTimes:
+        """Once the last delta has been taken: it may be what finds the stop string that ends the text."""
+        assert self.finish_reason is not None
         return RequestTimes(
             request_id=self.request_id,
             index=self.sequence.choice_index,
@@ -100,5 +103,5 @@ class Choice:
             finished=now,
             num_prompt_tokens=self.sequence.num_prompt_tokens,
             num_generation_tokens=self.sequence.num_output_tokens,
-            finish_reason=self.sequence.status.value,
+            finish_reason=self.finish_reason,
         )

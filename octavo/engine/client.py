@@ -58,8 +58,7 @@ class AsyncEngineClient:
             del self._streams[request.request_id]
             if not self._streams:
                 self.idle.set()
-            if not stream.ended and self.child.is_alive:
-                self.child.send(Abort(request.request_id))
+            self._abandon(request.request_id, stream)
 
     async def stats(self) -> EngineStats:
         return self._stats
@@ -89,22 +88,29 @@ class AsyncEngineClient:
         return len(self._streams)
 
     def queued(self) -> list[RequestStream]:
-        """Requests that the engine has not said anything about yet."""
+        """Requests that wait in the engine: nothing of them has been scheduled yet."""
         return [stream for stream in self._streams.values() if not stream.started and not stream.ended]
 
     def fail_queued(self, error: Exception) -> None:
         """End the requests that have not started, at their readers and in the engine."""
         for request_id, stream in self._streams.items():
-            if not stream.started and not stream.ended:
-                stream.fail(error)
-                self.child.send(Abort(request_id))
+            if not stream.started:
+                self._fail(request_id, stream, error)
 
     def fail_open(self, error: Exception) -> None:
         """End every open request, at their readers and in the engine."""
         for request_id, stream in self._streams.items():
-            if not stream.ended:
-                stream.fail(error)
-                self.child.send(Abort(request_id))
+            self._fail(request_id, stream, error)
+
+    def _fail(self, request_id: str, stream: RequestStream, error: Exception) -> None:
+        if not stream.ended:
+            stream.fail(error)
+            self._abandon(request_id, stream)
+
+    def _abandon(self, request_id: str, stream: RequestStream) -> None:
+        """Choices that nobody waits for any more end in the engine too, also where one of them has failed."""
+        if stream.abandon() and self.child.is_alive:
+            self.child.send(Abort(request_id))
 
     def _require_alive(self) -> None:
         if not self.child.is_alive:
@@ -119,6 +125,9 @@ class AsyncEngineClient:
             call = self._calls.get(answer.call_id)
             if call is not None and not call.done():
                 call.set_result(answer)
+        for request_id in outputs.started:
+            if request_id in self._streams:
+                self._streams[request_id].started = True
         for delta in outputs.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is not None:

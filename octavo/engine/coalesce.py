@@ -48,6 +48,7 @@ class Outbox:
         rest.first_token_seconds += outputs.first_token_seconds
         rest.token_intervals += outputs.token_intervals
         rest.pin_lists += outputs.pin_lists
+        rest.started += outputs.started
 
     def peek(self) -> tuple[EngineOutputs, list[int]]:
         """Everything held as one value, and the tokens of each step it covers; the box is left as it is."""

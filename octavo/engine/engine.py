@@ -17,7 +17,7 @@ from octavo.core.timing import Timed, untimed
 from octavo.engine.choice import Choice
 from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.intake import Intake
-from octavo.engine.interface import EngineLimits
+from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ class Engine:
         self._block_bytes = parts.block_bytes
         self._intake = Intake(parts.scheduler, parts.vocab_size, parts.eos_token_ids, parts.draw_seed)
         self._open: dict[str, list[Request]] = {}
+        self._waiting: set[str] = set()
+        """Open requests of which nothing has been scheduled yet."""
         self._pending: deque[_Issued] = deque()
         self._news = EngineOutputs()
         self._num_aborted = 0
@@ -100,6 +102,7 @@ class Engine:
             self._refuse(request, error)
             return
         self._open[request.request_id] = sequences
+        self._waiting.add(request.request_id)
         for sequence in sequences:
             self._choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
         self._scheduler.add(sequences[0], request.cache_salt, sequences[1:], request.num_open_tokens)
@@ -119,7 +122,7 @@ class Engine:
         next_end = self._keeping.pins.next_end
         return None if next_end == inf else max(0.0, next_end - self._clock())
 
-    def step(self) -> EngineOutputs:
+    def step(self, on_start: StartListener = nobody) -> EngineOutputs:
         """Plan as far ahead as allowed, then wait for the oldest step and report what it brought."""
         self._scheduler.tell_time(self._clock())
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
@@ -127,14 +130,34 @@ class Engine:
             if plan is None:
                 break
             self._log_preemptions()
-            self._submit(plan)
+            self._submit(plan, on_start)
         if self._pending:
             self._land(self._pending.popleft())
         outputs, self._news = self._news, EngineOutputs()
         return outputs
 
-    def _submit(self, plan: StepPlan) -> None:
-        self._pending.append(_Issued(plan, self._clock(), self._runner.submit(plan)))
+    def _submit(self, plan: StepPlan, on_start: StartListener = nobody) -> None:
+        now = self._clock()
+        if plan.new_rows:
+            started = self._note_scheduled(plan, now)
+            if started:
+                on_start(started)
+        self._pending.append(_Issued(plan, now, self._runner.submit(plan)))
+
+    def _note_scheduled(self, plan: StepPlan, now: float) -> list[str]:
+        """Which choices this step is the first of; the requests of which it is."""
+        started = []
+        new = {row.row_id for row in plan.new_rows}
+        for sequence in self._scheduler.running:
+            if sequence.row_id not in new:
+                continue
+            choice = self._choices[sequence]
+            if choice.scheduled is None:
+                choice.scheduled = now
+            if choice.request_id in self._waiting:
+                self._waiting.remove(choice.request_id)
+                started.append(choice.request_id)
+        return started
 
     def _land_all(self) -> None:
         while self._pending:
@@ -243,7 +266,7 @@ class Engine:
         now = self._clock()
         choices, deltas = self._choices, self._news.deltas
         self._news.iteration_tokens += issued.plan.num_tokens
-        if issued.plan.new_rows or result.prompt_logprobs:
+        if result.prompt_logprobs:
             self._collect_prompts(issued, result, outcome)
         for sequence, token_id in zip(outcome.sampled, outcome.token_ids, strict=True):
             choice = choices[sequence]
@@ -262,14 +285,9 @@ class Engine:
             self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else fault.message)
 
     def _collect_prompts(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
-        """When sequences were first scheduled, which is in the step that makes their row known; prompt logprobs."""
         for sequence, start in zip(outcome.landed, issued.plan.starts, strict=True):
             choice = self._choices.get(sequence)
-            if choice is None:
-                continue
-            if choice.scheduled is None:
-                choice.scheduled = issued.time
-            if sequence.row_id in result.prompt_logprobs:
+            if choice is not None and sequence.row_id in result.prompt_logprobs:
                 choice.add_prompt_logprobs(start + 1, result.prompt_logprobs[sequence.row_id])
 
     def _note_times(self, choice: Choice, now: float) -> None:
@@ -290,6 +308,7 @@ class Engine:
         siblings.remove(sequence)
         if not siblings:
             del self._open[choice.request_id]
+            self._waiting.discard(choice.request_id)
         return delta
 
     def _recover(self, error: Exception) -> None:

@@ -1,10 +1,18 @@
 """The engine as its users see it: in the process of ``LLM``, or in one of its own behind ``engine.client``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.core.pin_types import PinInfo
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
+
+StartListener = Callable[[list[str]], None]
+"""Told the ids of requests that wait no longer, just before the first step that computes something of them."""
+
+
+def nobody(_request_ids: list[str]) -> None:
+    """Implements ``StartListener``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class EngineLoop(Protocol):
         """When nothing comes in, how long until there is work again, since a pin ends; None: for ever."""
         ...
 
-    def step(self) -> EngineOutputs:
+    def step(self, on_start: StartListener = nobody) -> EngineOutputs:
         """Plan a step, run it, report what came of it. Never raises for the fault of one request."""
         ...
 

@@ -129,7 +129,7 @@ class PinList:
 @dataclass(slots=True)
 class EngineOutputs:
     """What one turn of the engine loop produced. ``stats``: put in by whoever sends it to another process.
-    ``iteration_tokens``: tokens computed in the step.
+    ``iteration_tokens``: tokens computed in the step. ``started``: requests that wait no longer.
     ``token_intervals``: seconds between successive tokens of a choice (ITL), one each token after the first."""
 
     deltas: list[OutputDelta] = field(default_factory=list)
@@ -139,3 +139,4 @@ class EngineOutputs:
     token_intervals: list[float] = field(default_factory=list)
     iteration_tokens: int = 0
     pin_lists: list[PinList] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)

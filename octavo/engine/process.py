@@ -236,12 +236,17 @@ class EngineProcessLoop:
         self._engine.add_request(request)
 
     def _step(self) -> None:
-        outputs = self._engine.step()
+        outputs = self._engine.step(self._tell_started)
         # Every turn reports, the last one too: what is shown while idle is the state after the last request.
         outputs.stats = self._engine.stats()
         self._outbox.put(outputs)
         if self._stats_log is not None and self._stats_log.due():
             self._stats_log.write(outputs.stats)
+
+    def _tell_started(self, request_ids: list[str]) -> None:
+        """At once, not with what the step brings: a long one may only begin, and the server counts what waits."""
+        self._outbox.put(EngineOutputs(started=request_ids))
+        self._flush()
 
     def _flush(self) -> None:
         # Asked first, so that what a slow reader has not taken is not written out again at every step.

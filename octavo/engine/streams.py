@@ -9,7 +9,8 @@ from octavo.engine.messages import EngineRequest, OutputDelta
 
 
 class RequestStream:
-    """Deltas of one request waiting to be read: at most one a choice, merged while the reader is busy."""
+    """Deltas of one request waiting to be read: at most one a choice, merged while the reader is busy. ``started``:
+    the engine computes it, or has done so."""
 
     def __init__(self, request: EngineRequest) -> None:
         self.num_prompt_tokens = len(request.prompt_token_ids)
@@ -24,9 +25,15 @@ class RequestStream:
         """Every choice has its finish_reason, or the request failed as a whole."""
         return self._unfinished <= 0 or self._error is not None
 
+    def abandon(self) -> bool:
+        """Nobody waits for more of it; true if the engine may still be computing some."""
+        has_more, self._unfinished = self._unfinished > 0, 0
+        return has_more
+
     def put(self, delta: OutputDelta) -> None:
-        self.started = True
         if delta.invalid_param is not None:
+            if not self.started:  # refused as a whole
+                self._unfinished = 0
             self.fail(RefusedByEngineError(delta.error or "The request cannot be served.", delta.invalid_param or None))
             return
         if delta.finish_reason is not None:

@@ -219,6 +219,17 @@ def test_a_salt_that_cannot_be_used_is_refused(salt: str) -> None:
     assert bench.end("a").invalid_param == "cache_salt"
 
 
+def test_the_client_and_the_metrics_are_told_the_same_end() -> None:
+    """A longer stop string that begins first is open until the last token; only then the shorter one is found."""
+    bench = Bench()
+    _, second, third = expected_output([1, 2, 3], 3)
+    bench.add("a", [1, 2, 3], max_tokens=3, stop=[f"<{second}><{third}>!", f"<{third}>"])
+    bench.run()
+    assert (bench.end("a").finish_reason, bench.end("a").stop_reason) == ("stop", f"<{third}>")
+    (times,) = [times for outputs in bench.outputs for times in outputs.finished]
+    assert times.finish_reason == "stop"
+
+
 def test_defaults_are_clamped_to_the_room_left_and_wishes_are_not() -> None:
     bench = Bench(num_blocks=16)
     bench.add("default", [1] * 60, clamp=True, max_tokens=16)
@@ -268,3 +279,30 @@ def test_the_pool_adds_up_in_every_snapshot() -> None:
 def test_limits_name_what_binds() -> None:
     assert Bench(num_blocks=16).engine.limits.bound_by == "what the KV pool holds"
     assert Bench(num_blocks=2000).engine.limits.bound_by == "max_model_len"
+
+
+@DEPTHS
+def test_requests_start_once_when_their_first_step_is_planned(depth: int) -> None:
+    """Eight sequences run at a time: the ninth request waits, however long the prompts of the others take."""
+    bench = Bench(depth)
+    for number in range(8):
+        bench.add(str(number), [number + 1] * 5, max_tokens=4)
+    bench.add("last", [9] * 5, max_tokens=4, n=2)
+    started: list[str] = []
+    bench.engine.step(started.extend)
+    assert started
+    assert "last" not in started
+    while bench.engine.has_work():
+        bench.engine.step(started.extend)
+    assert sorted(started) == [*map(str, range(8)), "last"]
+
+
+def test_what_ends_while_it_waits_never_starts() -> None:
+    bench = Bench()
+    bench.add("a", [1, 2, 3], max_tokens=4)
+    bench.engine.abort("a")
+    bench.add("a", [1, 2, 3], max_tokens=4)
+    started: list[str] = []
+    while bench.engine.has_work():
+        bench.engine.step(started.extend)
+    assert started == ["a"]

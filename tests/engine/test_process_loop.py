@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import PendingStep, StepPlan
 from octavo.engine.codec import Add, News, Shutdown, decode_event, encode
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.engine.process import EngineProcessLoop
@@ -26,6 +27,7 @@ class Wire:
     def __init__(self, messages: list[bytes]) -> None:
         self.incoming = deque(messages)
         self.sent: list[OutputDelta] = []
+        self.started: list[str] = []
 
     def recv(self, _flags: int) -> bytes:
         if not self.incoming:
@@ -39,6 +41,7 @@ class Wire:
         event = decode_event(data)
         assert isinstance(event, News)
         self.sent += event.outputs.deltas
+        self.started += event.outputs.started
 
 
 def deltas_of(messages: list[bytes]) -> dict[str, list[OutputDelta]]:
@@ -156,3 +159,23 @@ def test_whatever_a_request_holds(fields: dict[str, Any], params: dict[str, Any]
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_whatever_bytes_come(messages: list[bytes]) -> None:
     assert deltas_of([message for message in messages if message != encode(Shutdown())]) == {}
+
+
+def test_the_start_of_a_request_is_told_before_its_step_is_computed() -> None:
+    bench = Bench()
+    wire: Any = Wire([encode(Add(EngineRequest("a", [*range(1, 40)], SamplingParams(n=2, max_tokens=2), 1.0)))])
+    loop = EngineProcessLoop(bench.engine, wire, wire, log_stats=False)
+    loop._drain_commands()
+    told_by_then: list[list[str]] = []
+    submit = bench.runner.submit
+
+    def watched(plan: StepPlan) -> PendingStep:
+        told_by_then.append(wire.started.copy())
+        return submit(plan)
+
+    bench.runner.submit = watched  # type: ignore[method-assign]
+    while bench.engine.has_work():
+        loop._step()
+        loop._flush()
+    assert len(told_by_then) > 3
+    assert all(told == ["a"] for told in told_by_then)

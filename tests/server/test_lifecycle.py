@@ -180,3 +180,24 @@ def test_bounded_queue_and_grace_time() -> None:
     assert [request.status for request in queued] == [503, 503]
     assert "before this request was finished" in running.text
     assert "[DONE]" not in running.text
+
+
+def test_what_is_computed_is_not_queued() -> None:
+    """Its first step takes long, and nothing has been said of it: it takes no place in the queue, and SIGTERM lets it
+    finish (D22)."""
+    with running_server({"step_seconds": 3.0, "max_num_seqs": 1}, max_num_queued_reqs=1) as server:
+        running = Request(server.wait_ready(), max_tokens=1)
+        with server.client() as client:
+            while client.get("/load").json()["server_load"] < 1:
+                time.sleep(0.01)
+        time.sleep(0.5)
+        queued = Request(server, max_tokens=1)
+        with server.client() as client:
+            while client.get("/load").json()["server_load"] < 2:
+                assert queued.is_alive(), queued.text
+            assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 429
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_exit(20.0) == 0
+    for request in (running, queued):
+        request.join(5.0)
+    assert (running.status, queued.status) == (200, 503)

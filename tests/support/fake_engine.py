@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from octavo.core.errors import ConfigurationError
 from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
-from octavo.engine.interface import EngineLimits
+from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from tests.support.byte_tokenizer import EOS
 
@@ -109,11 +109,15 @@ class FakeEngine:
     def unpin(self, pin_id: str) -> bool:
         return False
 
-    def step(self) -> EngineOutputs:
+    def step(self, on_start: StartListener = nobody) -> EngineOutputs:
+        started: list[str] = []
         while self._waiting and len(self._running) < self._options.max_num_seqs:
             choice = self._waiting.pop(0)
             choice.scheduled = time.time()
             self._running.append(choice)
+            started.append(choice.request.request_id)
+        if started:
+            on_start(started)
         if self._running:
             time.sleep(self._options.step_seconds)
             self._stats.num_steps += 1
