@@ -74,7 +74,8 @@ class AsyncLLM:
         """Complete one prompt, a text or token ids. Each output holds all that there is so far; the last one is
         ``finished``. Closing the iterator (``contextlib.aclosing``), or cancelling its task, aborts the request.
 
-        ``request_id``: the name that outputs carry; need not be unique.
+        ``params`` None: ``SamplingParams()`` with ``max_tokens`` shortened to the room there is. ``request_id``: the
+        name that outputs carry; need not be unique.
 
         Raises:
             InvalidRequestError: it can never be served.
@@ -181,6 +182,7 @@ def _request(
         token_ids,
         params or SamplingParams(),
         time.time(),
+        clamp_max_tokens=params is None,
         cache_salt=cache_salt,
         num_open_tokens=num_open_tokens,
     )

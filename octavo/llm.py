@@ -55,7 +55,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete prompts, all together; answers come in the order of the prompts.
 
-        ``prompts``: a text, a list of token ids, or a list of either. ``params``: one for all, or one a prompt.
+        ``prompts``: a text, a list of token ids, or a list of either. ``params``: one for all, or one a prompt; None
+        is ``SamplingParams()`` with ``max_tokens`` shortened to the room there is.
 
         Raises:
             InvalidRequestError: one of them can never be served; the others are aborted.
@@ -84,7 +85,7 @@ class LLM:
         if not isinstance(given, BeamSearchParams):
             raise InvalidRequestError(f"params must be BeamSearchParams, got {given!r:.80}", "params")
         ids = [self._encode(prompt) for prompt in listed_prompts(prompts)]
-        requests = self._requests(ids, _spread(None, len(ids)), cache_salt, [cache_open_tokens] * len(ids))
+        requests = self._requests(ids, [SamplingParams()] * len(ids), cache_salt, [cache_open_tokens] * len(ids))
         outputs = self._run([None] * len(ids), [replace(request, beam_search=params) for request in requests])
         return [BeamSearchOutput([self._sequence(output, each) for each in output.outputs]) for output in outputs]
 
@@ -133,12 +134,11 @@ class LLM:
 
         ``clamp_max_tokens``: shorten ``max_tokens`` to the room left instead of refusing.
         """
-        params = params or SamplingParams()
         token_ids = as_token_ids(prompt_token_ids)
         (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens])
-        request = replace(request, clamp_max_tokens=clamp_max_tokens)
+        request = replace(request, clamp_max_tokens=clamp_max_tokens or params is None)
         request_id = request.request_id
-        open_choices = params.n
+        open_choices = request.num_choices
         try:
             arrived = self._streams[request_id] = deque()
             self._add(request)
@@ -222,16 +222,18 @@ class LLM:
     def _requests(
         self,
         ids: Sequence[list[int]],
-        params: Sequence[SamplingParams],
+        params: Sequence[SamplingParams | None],
         cache_salt: str | None,
         open_tokens: Sequence[int],
     ) -> list[EngineRequest]:
+        """One a prompt. Where no params are given, the default of ``max_tokens`` gives way to the room (spec D2)."""
         return [
             EngineRequest(
                 str(next(self._ids)),
                 token_ids,
-                param,
+                param or SamplingParams(),
                 time.time(),
+                clamp_max_tokens=param is None,
                 cache_salt=cache_salt,
                 num_open_tokens=num_open,
             )
@@ -285,9 +287,9 @@ class LLM:
         return news
 
 
-def _spread(params: Any, count: int) -> Sequence[SamplingParams]:
+def _spread(params: Any, count: int) -> Sequence[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
+        return [params] * count
     if not isinstance(params, Sequence) or not all(isinstance(each, SamplingParams) for each in params):
         raise InvalidRequestError(f"params must be SamplingParams, or a list of them, got {params!r:.80}", "params")
     if len(params) != count:

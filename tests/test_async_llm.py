@@ -69,6 +69,14 @@ async def test_a_text_and_a_conversation(llm: AsyncLLM) -> None:
     assert (outputs[-1].prompt, outputs[-1].prompt_token_ids) == (None, expected)
 
 
+async def test_without_params_max_tokens_gives_way_to_the_room(llm: AsyncLLM) -> None:
+    prompt = [5, 6, 7, 8] * (llm._running.limits.max_model_len // 4 - 1)
+    *_, last = await outputs_of(llm, prompt, None)
+    assert 1 <= len(last.outputs[0].token_ids) <= 4
+    with pytest.raises(InvalidRequestError, match="for the output"):
+        await outputs_of(llm, prompt, SamplingParams())
+
+
 async def test_a_closed_stream_is_aborted(llm: AsyncLLM) -> None:
     async with aclosing(llm.generate(PROMPTS[0], SamplingParams(max_tokens=200, ignore_eos=True))) as outputs:
         await anext(outputs)

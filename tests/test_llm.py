@@ -47,3 +47,14 @@ def test_one_prompt_that_can_never_run_ends_the_call_and_leaves_nothing(llm: LLM
 def test_an_empty_conversation_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="messages"):
         llm.chat([])
+
+
+def test_without_params_max_tokens_gives_way_to_the_room(llm: LLM) -> None:
+    """Spec D2: a default is shortened, a number that the caller gave is not."""
+    prompt = [5, 6, 7, 8] * (llm._engine.limits.max_model_len // 4 - 1)
+    for output in llm.generate([prompt, prompt]):
+        assert 1 <= len(output.outputs[0].token_ids) <= 4
+    assert 1 <= sum(len(delta.token_ids) for delta in llm.stream(prompt)) <= 4
+    for given in (greedy(5), SamplingParams()):
+        with pytest.raises(InvalidRequestError, match="for the output"):
+            llm.generate(prompt, given)
