@@ -100,7 +100,7 @@ def _talk(conversation: Conversation) -> None:
 @click.command("chat")
 @model_option
 @click.option("--system", help="A system message that opens the conversation.")
-@sampling_options(default_max_tokens=None)
+@sampling_options
 @engine_options
 def chat(system: str | None, params: SamplingParams, engine_args: "EngineArgs") -> None:
     """Talk to a model. Ctrl-C stops an answer; Ctrl-D or /quit ends; /reset forgets the conversation."""

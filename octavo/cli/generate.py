@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 128
 
 
-def stream_text(llm: "LLM", prompt_token_ids: list[int], params: SamplingParams) -> Iterator[str]:
-    """The pieces of a completion as they come.
+def stream_text(
+    llm: "LLM", prompt_token_ids: list[int], params: SamplingParams, default_max_tokens: int | None = None
+) -> Iterator[str]:
+    """The pieces of a completion as they come. ``default_max_tokens``: where ``params`` say nothing; shortened to the
+    room there is, which is the default where this is None.
 
     Raises:
         OctavoError: the request was refused or failed, in one sentence.
     """
-    clamp = params.max_tokens == DEFAULT_MAX_TOKENS  # a default gives way to the room there is
+    clamp = params.max_tokens is None
+    if clamp:
+        params = replace(params, max_tokens=default_max_tokens)
     return (delta.text for delta in llm.stream(prompt_token_ids, params, clamp) if delta.text)
 
 
@@ -44,7 +49,7 @@ def _read_prompt(prompt: str | None) -> str:
 @click.command("generate")
 @click.argument("prompt", required=False)
 @model_option
-@sampling_options(default_max_tokens=DEFAULT_MAX_TOKENS)
+@sampling_options
 @engine_options
 def generate(prompt: str | None, params: SamplingParams, engine_args: "EngineArgs") -> None:
     """Complete PROMPT (raw text, no chat template) and print the text as it is generated.
@@ -56,6 +61,6 @@ def generate(prompt: str | None, params: SamplingParams, engine_args: "EngineArg
 
     tell_loading(engine_args)
     with LLM(**asdict(engine_args)) as llm:
-        for piece in stream_text(llm, llm.get_tokenizer().encode(text), params):
+        for piece in stream_text(llm, llm.get_tokenizer().encode(text), params, DEFAULT_MAX_TOKENS):
             click.echo(piece, nl=False)
     click.echo()

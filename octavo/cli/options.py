@@ -280,23 +280,18 @@ _sampling_settings = all_of(
 _SAMPLING_FIELDS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop")
 
 
-def sampling_options(default_max_tokens: int | None) -> Decorator:
-    """Adds the sampling flags to a command, which receives them as one ``params: SamplingParams``.
+def sampling_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the sampling flags to a command, which receives them as one ``params: SamplingParams``; its ``max_tokens``
+    is None where the user gave none.
 
-    Stands above ``engine_options``, whose seed also seeds the request. ``default_max_tokens`` None: the room left.
+    Stands above ``engine_options``, whose seed also seeds the request.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def with_params(**values: Any) -> Any:
-            given = {name: values.pop(name) for name in _SAMPLING_FIELDS}
-            chosen = {name: value for name, value in given.items() if value is not None}
-            params = SamplingParams(
-                **{"max_tokens": default_max_tokens, "seed": values["seed"], "temperature": DEFAULT_TEMPERATURE}
-                | chosen
-            )
-            return function(params=params, **values)
+    @functools.wraps(function)
+    def with_params(**values: Any) -> Any:
+        given = {name: values.pop(name) for name in _SAMPLING_FIELDS}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        defaults = {"max_tokens": None, "seed": values["seed"], "temperature": DEFAULT_TEMPERATURE}
+        return function(params=SamplingParams(**defaults | chosen), **values)
 
-        return _sampling_settings(with_params)
-
-    return decorate
+    return _sampling_settings(with_params)

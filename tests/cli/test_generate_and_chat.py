@@ -97,6 +97,13 @@ def test_generate_prints_the_text_and_a_newline(run: Run) -> None:
     assert FakeLLM.last.is_closed, "what it has cached may be wanted on disk"
 
 
+@pytest.mark.parametrize(("flags", "is_clamped"), [([], True), (["--max-tokens", "128"], False)])
+def test_generate_shortens_its_default_and_no_number_of_the_users(run: Run, flags: list[str], is_clamped: bool) -> None:
+    run("generate", "x", *flags)
+    ((_, params),) = FakeLLM.last.asked
+    assert (params.max_tokens, FakeLLM.last.clamped) == (128, [is_clamped])
+
+
 @pytest.mark.parametrize("arguments", [[], ["-"]])
 def test_generate_reads_standard_input(run: Run, arguments: list[str]) -> None:
     assert run("generate", *arguments, stdin="two\nlines").output == "Paris\n"
