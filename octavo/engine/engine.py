@@ -262,7 +262,8 @@ class Engine:
             costs.seconds_per_token = known + (seconds - known) / 8
 
     def _collect(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
-        """Turn what landed into deltas and times."""
+        """Turn what landed into deltas and times. A search has no time to its first token and none between tokens: they
+        come all at once, at its end."""
         now = self._clock()
         choices, deltas = self._choices, self._news.deltas
         self._news.iteration_tokens += issued.plan.num_tokens
@@ -279,7 +280,6 @@ class Engine:
         for sequence, hypothesis in outcome.hypotheses.items():
             choice = self._choices[sequence]
             choice.take_hypothesis(hypothesis)
-            self._note_times(choice, now)
             self._close(sequence)
         for sequence, fault in outcome.failed.items():
             self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else fault.message)

@@ -64,7 +64,8 @@ class OutputDelta:
 
 @dataclass(slots=True)
 class RequestTimes:
-    """When things happened to a finished choice, ``time.time()``; for the histograms and ``RequestOutput.metrics``."""
+    """When things happened to a finished choice, ``time.time()``; for the histograms and ``RequestOutput.metrics``.
+    ``scheduled``, ``first_token``: None where it did not get there; a beam search never tells a first token."""
 
     request_id: str
     index: int
@@ -130,7 +131,8 @@ class PinList:
 class EngineOutputs:
     """What one turn of the engine loop produced. ``stats``: put in by whoever sends it to another process.
     ``iteration_tokens``: tokens computed in the step. ``started``: requests that wait no longer.
-    ``token_intervals``: seconds between successive tokens of a choice (ITL), one each token after the first."""
+    ``first_token_seconds``: from arrival to the first token of a choice (TTFT); ``token_intervals``: between successive
+    tokens of one (ITL). Both are of tokens that were drawn one by one, not of beam searches."""
 
     deltas: list[OutputDelta] = field(default_factory=list)
     stats: EngineStats | None = None

@@ -46,12 +46,16 @@ class EngineMetrics:
         self._refused: Counter[str] = Counter()
         self._registry.register(_SnapshotCollector(self, model_name))
         histogram = _HistogramMaker(self._registry, model_name)
-        self._first_token = histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS)
+        self._first_token = histogram(
+            "vllm:time_to_first_token_seconds", "Arrival to first token of a choice.", TTFT_BUCKETS
+        )
         self._intervals = histogram("vllm:inter_token_latency_seconds", "Between tokens of a choice.", ITL_BUCKETS)
-        self._latency = histogram("vllm:e2e_request_latency_seconds", "Arrival to end.", LATENCY_BUCKETS)
-        self._queue = histogram("vllm:request_queue_time_seconds", "Arrival to first step.", LATENCY_BUCKETS)
-        self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens a request.", LENGTH_BUCKETS)
-        self._generation = histogram("vllm:request_generation_tokens", "Tokens generated.", LENGTH_BUCKETS)
+        self._latency = histogram("vllm:e2e_request_latency_seconds", "Arrival to end of a choice.", LATENCY_BUCKETS)
+        self._queue = histogram(
+            "vllm:request_queue_time_seconds", "Arrival to first step of a choice.", LATENCY_BUCKETS
+        )
+        self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens a choice.", LENGTH_BUCKETS)
+        self._generation = histogram("vllm:request_generation_tokens", "Tokens generated a choice.", LENGTH_BUCKETS)
         self._iteration = histogram("vllm:iteration_tokens_total", "Tokens computed a step.", ITERATION_BUCKETS)
 
     @property
@@ -125,7 +129,7 @@ class _SnapshotCollector(Collector):
         yield self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up.", stats.prefix_queries)
         yield self._counter("vllm:prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits)
         yield self._counter("vllm:num_preemptions", "Preemptions.", stats.num_preemptions)
-        yield self._counter("vllm:prompt_tokens", "Prompt tokens taken in.", stats.prompt_tokens)
+        yield self._counter("vllm:prompt_tokens", "Tokens of begun prompts, cached or not.", stats.prompt_tokens)
         yield self._counter("vllm:generation_tokens", "Tokens generated.", stats.generation_tokens)
         yield self._labelled("vllm:request_success", "Ended choices.", "finished_reason", self._metrics.finished)
         yield from self._own(stats)

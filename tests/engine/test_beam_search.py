@@ -67,6 +67,20 @@ def test_searches_at_once(depth: int, num_blocks: int) -> None:
     assert stats.generation_tokens == 4 * 2 * 40 + 9
 
 
+def test_a_search_has_no_time_to_its_first_token() -> None:
+    """Its tokens come all at once, at its end: that time would be its whole duration, once a beam."""
+    bench = Beams()
+    bench.search("a", PROMPTS["a"])
+    bench.add("b", [1, 2, 3], max_tokens=4)
+    bench.run()
+    assert sum(len(outputs.first_token_seconds) for outputs in bench.outputs) == 1
+    assert sum(len(outputs.token_intervals) for outputs in bench.outputs) == 3
+    times = {times.request_id: times for outputs in bench.outputs for times in outputs.finished}
+    assert times["a"].first_token is None
+    assert times["a"].scheduled is not None
+    assert times["b"].first_token is not None
+
+
 @DEPTHS
 def test_eos_ends_a_sequence_and_is_no_text(depth: int) -> None:
     prompt, params = PROMPTS["a"], BeamSearchParams(4, 12, length_penalty=0.0, early_stopping="never")
