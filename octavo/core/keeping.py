@@ -3,20 +3,21 @@
 from collections.abc import Iterable
 from math import inf
 
+from octavo.core.kv_types import CacheConfig
 from octavo.core.pins import Pins, PrefixNames
 from octavo.core.pool import BlockPool
 from octavo.core.retention import DEFAULT_PRIORITY, Retention, RetentionEvictor
 
 
 class Keeping:
-    """Pins and priorities of one pool. ``max_pinned_blocks``, ``prefix_names``: see Pins.
+    """Pins and priorities of one pool. ``prefix_names``: see Pins.
 
     Priorities come into force with the first one that is not the default: until then the pool has its evictor as it
     was, and nobody pays for them.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, max_pinned_blocks: int, prefix_names: PrefixNames) -> None:
-        self.pins = Pins(pool, block_size, max_pinned_blocks, prefix_names, self._retain)
+    def __init__(self, pool: BlockPool, config: CacheConfig, prefix_names: PrefixNames) -> None:
+        self.pins = Pins(pool, config, prefix_names, self._retain)
         self._pool = pool
         self._retention: RetentionEvictor | None = None
         self._now = -inf

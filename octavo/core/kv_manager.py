@@ -34,7 +34,7 @@ class KVCacheManager:
         self._children = ChildIndex()
         self.pool = BlockPool(config.num_blocks, make_evictor, on_evict, self._children.remove)
         self.hasher = BlockHasher(config.block_size, config.fingerprint)
-        self.keeping = Keeping(self.pool, config.block_size, config.max_pinned_blocks, self.prefix_names)
+        self.keeping = Keeping(self.pool, config, self.prefix_names)
         self.num_copies = 0
         self._prefixes = PrefixLookup(config, self.pool, self.host, self._children)
         self._counts = KVCounts(config, self.pool)
@@ -141,7 +141,7 @@ class KVCacheManager:
             return None
         taken = iter(host_ids)
         parts = tuple(list(islice(taken, len(block_ids))) for block_ids in own)
-        return SwappedTables(num_tokens, self._counts.num_named(tables, num_tokens), parts)
+        return SwappedTables(num_tokens, parts)
 
     def drop_swapped(self, swapped: SwappedTables) -> None:
         """A sequence that was swapped out runs again, or never will."""

@@ -93,6 +93,15 @@ class CacheConfig:
         """The quota; nothing can be pinned that the prefix cache does not keep."""
         return int(self.num_blocks * self.pin_quota) if self.enable_prefix_caching else 0
 
+    @property
+    def no_pins_because(self) -> str | None:
+        """The setting that leaves no room for any pin, in a sentence; None: there is some."""
+        if not self.enable_prefix_caching:
+            return "pins stay in the prefix cache, which is off (enable_prefix_caching); turn it on to pin"
+        if self.max_pinned_blocks == 0:
+            return f"pin_quota {self.pin_quota:g} of a pool of {self.num_blocks} blocks leaves none to pins; raise it"
+        return None
+
 
 class Place(NamedTuple):
     """Where a logical block of a sequence comes from: a block of the host pool, or a slot of the disk tier."""

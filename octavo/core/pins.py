@@ -12,6 +12,7 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from octavo.core.errors import InvalidRequestError
+from octavo.core.kv_types import CacheConfig
 from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
 from octavo.core.pool import BlockPool
 from octavo.core.retention import Retention
@@ -52,17 +53,17 @@ class _Pin:
 
 
 class Pins:
-    """All pins of one pool. ``max_blocks``: the quota. What is claimed (pinned, or set aside for pins to come) is
+    """All pins of one pool. What is claimed (pinned, or set aside for pins to come) is
     counted by name, so blocks that several pins share count once."""
 
-    def __init__(
-        self, pool: BlockPool, block_size: int, max_blocks: int, prefix_names: PrefixNames, retain: Retain
-    ) -> None:
-        self.max_blocks = max_blocks
+    def __init__(self, pool: BlockPool, config: CacheConfig, prefix_names: PrefixNames, retain: Retain) -> None:
+        self.max_blocks = config.max_pinned_blocks
+        """The quota."""
         self.refusals: Counter[PinRefusal] = Counter()
         """By reason."""
         self._pool = pool
-        self._block_size = block_size
+        self._block_size = config.block_size
+        self._obstacle = config.no_pins_because
         self._prefix_names = prefix_names
         self._retain = retain
         self._pins: dict[bytes, _Pin] = {}  # by the hash of the last block
@@ -142,6 +143,8 @@ class Pins:
     ) -> tuple[PinRefusal, str] | None:
         """Why this cannot be, as a word for the metrics and as a sentence; None if it can."""
         size = self._block_size
+        if self._obstacle is not None:
+            return "quota", self._obstacle
         if wish.num_tokens < size:
             return "short", f"a pin keeps whole blocks of {size} tokens, but this prefix has {wish.num_tokens}"
         num_new = len(set(chain.from_iterable(names)) - self._claims.keys())

@@ -40,12 +40,11 @@ class BlockTables:
 
 @dataclass(frozen=True, slots=True)
 class SwappedTables:
-    """A preempted sequence that keeps its computed tokens, ``num_tokens`` of them: logical blocks from ``first_block``
-    on lie in the host pool; those before it are in the prefix cache, if they still are (design, Decided 7).
+    """A preempted sequence that keeps its computed tokens, ``num_tokens`` of them.
 
-    ``host_ids[g]`` are the last blocks of group g: fewer where those before them are behind its window.
+    ``host_ids[g]``: where the last blocks of group g lie in the host pool. Those before them are in the prefix cache,
+    if they still are (design, Decided 7), or behind the window of the group.
     """
 
     num_tokens: int
-    first_block: int
     host_ids: tuple[list[int], ...]

@@ -58,6 +58,21 @@ def test_a_pin_outlives_pressure(policy: str, num_groups: int) -> None:
     assert cached(harness, [*HEAD, 7]) == 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prefix_caching": False}, r"the prefix cache, which is off \(enable_prefix_caching\); turn it on"),
+        ({"pin_quota": 0.0}, "pin_quota 0 of a pool of 12 blocks leaves none to pins; raise it"),
+        ({"pin_quota": 0.05}, "pin_quota 0.05 of a pool of 12 blocks leaves none to pins; raise it"),
+    ],
+)
+def test_the_refusal_names_the_setting_that_leaves_no_room(settings: dict[str, Any], message: str) -> None:
+    harness = Harness(num_blocks=12, **settings)
+    for length in (12, 3):
+        with pytest.raises(InvalidRequestError, match=message):
+            pin(harness, HEAD[:length])
+
+
 def test_a_pin_outlives_preemption_of_its_request() -> None:
     harness = Harness(num_blocks=9, max_num_seqs=2, pin_quota=0.4)
     older = harness.add([1, 2, 3], 21)
@@ -183,8 +198,6 @@ def test_only_whole_blocks_of_a_prompt_that_is_long_enough() -> None:
         harness.add([1, 2, 3], 1, pins=(PinWish(3),))
     with pytest.raises(InvalidRequestError, match="5 tokens are to be pinned, but the prompt has 4"):
         harness.add([1, 2, 3, 4], 1, pins=(PinWish(5),))
-    with pytest.raises(InvalidRequestError, match="pins may hold 0"):
-        Harness(prefix_caching=False).add(HEAD, 1, pins=(PinWish(12),))
     assert harness.kv.keeping.pins.num_claimed == 0
 
 

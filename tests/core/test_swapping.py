@@ -267,7 +267,8 @@ def test_a_swapped_sequence_whose_cached_blocks_are_gone_is_computed_again(depth
         harness.land()
     harness.scheduler.population.preempt(victim)
     assert victim.swapped is not None
-    assert victim.swapped.first_block >= 3
+    assert victim.swapped.num_tokens >= 13
+    assert len(victim.swapped.host_ids[0]) <= 1, "three blocks or more are in the prefix cache alone"
     harness.scheduler.reset_prefix_cache()
     _finish(harness)
     assert _num_computed(harness) > NUM_COMPUTED_ONCE
