@@ -39,7 +39,7 @@ template <typename W>
 inline void linear_last_panel(const LinearArgs& a, const LinearPart& part) {
     const int64_t first_output = part.first_panel * kLanes;
     const RowTiles tiles(part.end_row - part.first_row);
-    alignas(64) float sums[kAccumulators * kLanes];
+    alignas(64) float sums[kMaxRows * kLanes];
     float* c[1] = {sums};
     const W* w[1] = {static_cast<const W*>(a.packed) + part.first_panel * a.in_features * kLanes};
     with_panels<W>(w, nullptr, 1, a.in_features, tiles.num > kFewTiles, [&](auto panel, auto next) {

@@ -83,9 +83,6 @@ __attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float
         for (int p = 0; p < P; ++p) store(c[p] + r * m.c_pitch, acc[p][r]);
 }
 
-// Panels that a tile of `rows` rows takes at once, so that enough chains are in flight to hide the latency.
-constexpr int panels_at_once(int rows) { return rows * 4 <= kAccumulators ? 4 : rows * 2 <= kAccumulators ? 2 : 1; }
-
 template <int R, typename W>
 inline void run_micro_rows(int panels, const Micro<W>& m, const W* const* w, float* const* c) {
     if constexpr (panels_at_once(R) >= 4)
@@ -105,12 +102,12 @@ inline void run_micro_from(int rows, int panels, const Micro<W>& m, const W* con
 // `panels` is panels_at_once(rows) or 1.
 template <typename W>
 inline void run_micro(int rows, int panels, const Micro<W>& m, const W* const* w, float* const* c) {
-    run_micro_from<kAccumulators, W>(rows, panels, m, w, c);
+    run_micro_from<kMaxRows, W>(rows, panels, m, w, c);
 }
 
-// Cut `count` rows into tiles of nearly equal height, none above kAccumulators.
+// Cut `count` rows into tiles of nearly equal height, none above kMaxRows.
 struct RowTiles {
-    explicit RowTiles(int64_t count) : num(divide_up(count, kAccumulators)), count_(count) {}
+    explicit RowTiles(int64_t count) : num(divide_up(count, kMaxRows)), count_(count) {}
     int64_t begin(int64_t tile) const { return count_ * tile / num; }
     int rows(int64_t tile) const { return static_cast<int>(begin(tile + 1) - begin(tile)); }
     int tallest() const { return static_cast<int>(divide_up(count_, num)); }

@@ -19,8 +19,10 @@ using Mask = F16;
 
 // What of the arithmetic the bits of results depend on.
 constexpr const char* kArithmetic = "fused multiply-add";
-// Accumulators (F16) that fit the registers beside the operands: 12 of 16 registers.
-constexpr int kAccumulators = 6;
+// Rows of a tile: the accumulators (F16) of one panel that fit the registers beside the operands, 12 of 16 registers.
+constexpr int kMaxRows = 6;
+// Panels that a tile of `rows` rows takes at once, so that enough chains are in flight to hide the latency.
+constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 
 inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
 inline __m256 load8(const int8_t* p) {

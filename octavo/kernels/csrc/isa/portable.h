@@ -25,8 +25,10 @@ struct Mask {
 
 // What of the arithmetic the bits of results depend on.
 constexpr const char* kArithmetic = "multiply, then add";
-// Accumulators (F16) that fit the registers beside the operands: 8 of 16 registers.
-constexpr int kAccumulators = 2;
+// Rows of a tile: the accumulators (F16) of one panel that fit the registers beside the operands, 8 of 16 registers.
+constexpr int kMaxRows = 2;
+// Panels that a tile of `rows` rows takes at once, so that enough chains are in flight to hide the latency.
+constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
 
 template <typename Op>
 inline F16 each(Op op) {
