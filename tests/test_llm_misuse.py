@@ -54,6 +54,7 @@ BAD_PROMPTS: dict[str, Any] = {
     "objects": [{"prompt_token_ids": [1]}],
     "half a surrogate pair": ["fine", "\ud800"],
     "huge id": [10**30],
+    "more digits than Python prints": [10**5000],
     "negative id": [-1],
 }
 

@@ -27,3 +27,10 @@ class ConfigurationError(OctavoError, ValueError):
 
 class EngineDeadError(OctavoError, RuntimeError):
     """The engine process has ended; its requests are lost and their clients are told (HTTP 503)."""
+
+
+def shown(value: object) -> str:
+    """A value for an error message; a client may send a number whose digits Python refuses to print."""
+    if isinstance(value, int) and abs(value) >= 2**64:
+        return f"a number of {value.bit_length()} bits"
+    return f"{value!r:.80}"

@@ -1,10 +1,11 @@
 """What a client may ask of sampling: one frozen, validated value (names as in vLLM and the OpenAI API)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.core.errors import InvalidRequestError
+from octavo.core.errors import InvalidRequestError, shown
+from octavo.core.token_ids import check_token_ids
 
 SEED_LIMIT = 2**63
 """Seeds are whole numbers in [0, 2**63): B14."""
@@ -78,6 +79,14 @@ class SamplingParams:
         if self.structured_outputs is not None:
             raise InvalidRequestError("structured_outputs is not supported yet", "structured_outputs")
 
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """
+        Raises:
+            InvalidRequestError: an id outside the vocabulary (spec D26).
+        """
+        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
+            check_token_ids(name, getattr(self, name) or (), vocab_size)
+
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings as a tuple, whatever form they were given in."""
@@ -90,32 +99,25 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
-def _shown(value: Any) -> str:
-    """A value for an error message; a client may send a number whose digits Python refuses to print."""
-    if isinstance(value, int) and abs(value) >= 2**64:
-        return f"a number of {value.bit_length()} bits"
-    return f"{value!r:.80}"
-
-
 def _whole(name: str, value: Any, low: int, high: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequestError(f"{name} must be a whole number, got {_shown(value)}", name)
+        raise InvalidRequestError(f"{name} must be a whole number, got {shown(value)}", name)
     if value < low or (high is not None and value > high):
         bound = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise InvalidRequestError(f"{name} must be {bound}, got {_shown(value)}", name)
+        raise InvalidRequestError(f"{name} must be {bound}, got {shown(value)}", name)
 
 
 def _flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise InvalidRequestError(f"{name} must be true or false, got {_shown(value)}", name)
+        raise InvalidRequestError(f"{name} must be true or false, got {shown(value)}", name)
 
 
 def _real(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequestError(f"{name} must be a number, got {_shown(value)}", name)
+        raise InvalidRequestError(f"{name} must be a number, got {shown(value)}", name)
     if not low <= value <= high or (open_low and value == low):
         start = "(" if open_low else "["
-        raise InvalidRequestError(f"{name} must be in {start}{low:g}, {high:g}], got {_shown(value)}", name)
+        raise InvalidRequestError(f"{name} must be in {start}{low:g}, {high:g}], got {shown(value)}", name)
 
 
 def _check_ranges(p: SamplingParams) -> None:
@@ -150,9 +152,9 @@ def _check_lists(p: SamplingParams) -> None:
         value = getattr(p, name)
         is_text = name == "stop" and isinstance(value, str)
         if value is not None and not is_text and not isinstance(value, list | tuple):
-            raise InvalidRequestError(f"{name} must be a list, got {_shown(value)}", name)
+            raise InvalidRequestError(f"{name} must be a list, got {shown(value)}", name)
     if p.logit_bias is not None and not isinstance(p.logit_bias, dict):
-        raise InvalidRequestError(f"logit_bias must be a map of token ids, got {_shown(p.logit_bias)}", "logit_bias")
+        raise InvalidRequestError(f"logit_bias must be a map of token ids, got {shown(p.logit_bias)}", "logit_bias")
     _check_texts("stop", p.stops, limits.stops, limits.stop_characters)
     _check_texts("bad_words", p.bad_words or (), limits.bad_words, limits.stop_characters)
     _check_ids("stop_token_ids", p.stop_token_ids or (), limits.stop_token_ids)
@@ -172,7 +174,7 @@ def _check_texts(name: str, texts: Iterable[Any], count: int, characters: int) -
         raise InvalidRequestError(f"{name} may hold at most {count} strings, got {len(texts)}", name)
     for text in texts:
         if not isinstance(text, str) or not text:
-            raise InvalidRequestError(f"{name} must hold non-empty strings, got {_shown(text)}", name)
+            raise InvalidRequestError(f"{name} must hold non-empty strings, got {shown(text)}", name)
         if not _is_unicode(text):
             raise InvalidRequestError(f"{name} holds a string that is no Unicode text (a lone surrogate)", name)
         if len(text) > characters:
@@ -189,9 +191,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _check_ids(name: str, ids: Iterable[Any], count: int | None) -> None:
-    ids = tuple(ids)
+def _check_ids(name: str, ids: Collection[Any], count: int | None) -> None:
     if count is not None and len(ids) > count:
         raise InvalidRequestError(f"{name} may hold at most {count} token ids, got {len(ids)}", name)
-    for token_id in ids:
-        _whole(name, token_id, 0)
+    check_token_ids(name, ids)

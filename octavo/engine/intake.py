@@ -1,6 +1,6 @@
 """The door: what may enter the engine, and how a request becomes one sequence for each choice."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from octavo.core.pins import PinClaim
 from octavo.core.request import Request
 from octavo.core.sampling_params import DEFAULT_LIMITS, SamplingParams
 from octavo.core.scheduler import Scheduler
+from octavo.core.token_ids import check_token_ids
 from octavo.engine.messages import EngineRequest
 
 
@@ -34,7 +35,8 @@ class Intake:
         Raises:
             InvalidRequestError: the request can never be served as it is.
         """
-        self._check_vocabulary(request)
+        check_token_ids("prompt", request.prompt_token_ids, self._vocab_size)
+        request.params.check_vocabulary(self._vocab_size)
         check_salt(request.cache_salt, request.params.limits.cache_salt_characters)
         check_open_tokens(request)
         claim = self._claim_pins(request)
@@ -128,25 +130,6 @@ class Intake:
         if wanted is None:
             return room
         return min(wanted, room) if request.clamp_max_tokens else wanted
-
-    def _check_vocabulary(self, request: EngineRequest) -> None:
-        params = request.params
-        self._check_ids("prompt", request.prompt_token_ids)
-        self._check_ids("stop_token_ids", params.stop_token_ids or ())
-        self._check_ids("logit_bias", params.logit_bias or ())
-        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
-
-    def _check_ids(self, name: str, token_ids: Collection[int]) -> None:
-        """Token ids outside the vocabulary are refused (spec D26)."""
-        if not all(type(token_id) is int for token_id in token_ids):
-            raise InvalidRequestError(f"{name} must hold whole numbers only", name)
-        largest = max(token_ids, default=0)
-        smallest = min(token_ids, default=0)
-        if largest >= self._vocab_size or smallest < 0:
-            wrong = largest if largest >= self._vocab_size else smallest
-            raise InvalidRequestError(
-                f"{name} holds token id {wrong}, but the vocabulary has ids 0 to {self._vocab_size - 1}", name
-            )
 
 
 def check_salt(salt: str | None, max_characters: int) -> None:

@@ -23,7 +23,7 @@ from octavo.server.generation import Choice, Generation, collect, run
 from octavo.server.keeping import cache_marks, marked_pins, prompt_pins, retention_of
 from octavo.server.logprobs import TokenWriter, chat_logprobs, prompt_logprobs
 from octavo.server.prompts import Prompt, check_length, encode_messages, in_text_thread, message_text, template_options
-from octavo.server.sampling import Int64, SamplingFields, check_token_ids, refuse_unsupported, sampling_params
+from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -135,7 +135,7 @@ def _params(state: ServerState, fields: ChatRequest) -> SamplingParams:
             )
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = sampling_params(fields, limits, max_tokens=_max_tokens(fields), logprobs=logprobs)
-    check_token_ids(params, state.engine.limits.vocab_size)
+    params.check_vocabulary(state.engine.limits.vocab_size)
     return params
 
 

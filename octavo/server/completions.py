@@ -21,7 +21,7 @@ from octavo.server.generation import Choice, Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
 from octavo.server.prompts import Prompt, encode_prompts, in_text_thread
-from octavo.server.sampling import Int64, SamplingFields, check_token_ids, refuse_unsupported, sampling_params
+from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -90,7 +90,7 @@ def _params(state: ServerState, fields: CompletionRequest) -> SamplingParams:
     if fields.max_tokens is None and fields.min_tokens is not None:
         max_tokens = max(max_tokens, fields.min_tokens)
     params = sampling_params(fields, limits, max_tokens=max_tokens, logprobs=fields.logprobs)
-    check_token_ids(params, state.engine.limits.vocab_size)
+    params.check_vocabulary(state.engine.limits.vocab_size)
     return params
 
 

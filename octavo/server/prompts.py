@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from octavo.core.errors import InvalidRequestError
-from octavo.server.sampling import check_ids
+from octavo.core.token_ids import check_token_ids
 from octavo.server.state import ServerState
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def _encode(state: ServerState, item: Any, add_special_tokens: bool, truncate: i
             _check_truncated(state, item)
         prompt = Prompt(state.tokenizer.encode(item, add_special_tokens), item)
     elif isinstance(item, list) and set(map(type, item)) <= {int}:
-        check_ids("prompt", item, state.engine.limits.vocab_size)
+        check_token_ids("prompt", item, state.engine.limits.vocab_size)
         prompt = Prompt(item)
     else:
         raise InvalidRequestError("prompt must hold texts or whole token ids, nothing else.", "prompt")

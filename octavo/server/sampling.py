@@ -1,6 +1,5 @@
 """The sampling fields that both families of endpoints take, and what they become."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -124,26 +123,3 @@ def sampling_params(
     values = {name: getattr(fields, name) for name in _SAME_NAME}
     given = {name: value for name, value in values.items() if value is not None}
     return SamplingParams(**given, max_tokens=max_tokens, logprobs=logprobs, limits=limits.sampling)
-
-
-def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
-    """
-    Raises:
-        InvalidRequestError: an id outside the vocabulary (spec D26).
-    """
-    check_ids("stop_token_ids", params.stop_token_ids or (), vocab_size)
-    check_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
-    check_ids("logit_bias", params.logit_bias or (), vocab_size)
-
-
-def check_ids(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
-    """
-    Raises:
-        InvalidRequestError: an id outside ``0 .. vocab_size - 1``.
-    """
-    low, high = min(token_ids, default=0), max(token_ids, default=0)
-    if low < 0 or high >= vocab_size:
-        outside = low if low < 0 else high
-        raise InvalidRequestError(
-            f"{name} holds token id {outside}, outside the vocabulary (0 to {vocab_size - 1}).", name
-        )

@@ -6,11 +6,12 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from octavo.core.errors import InvalidRequestError
+from octavo.core.token_ids import check_token_ids
 from octavo.server.answers import json_response
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.prompts import Prompt, encode_messages, encode_text, in_text_thread, template_options
-from octavo.server.sampling import Int64, check_ids
+from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
 
 router = APIRouter()
@@ -68,6 +69,6 @@ async def detokenize(request: Request) -> Response:
     state.require_ready()
     fields = await read_request_body(request, DetokenizeRequest, state.settings.limits)
     check_model(state, fields.model)
-    check_ids("tokens", fields.tokens, state.engine.limits.vocab_size)
+    check_token_ids("tokens", fields.tokens, state.engine.limits.vocab_size)
     text = await in_text_thread(state, lambda: state.tokenizer.decode(fields.tokens, skip_special_tokens=False))
     return json_response({"prompt": text})
