@@ -9,7 +9,7 @@ from octavo.core.flight import Flight
 from octavo.core.population import Population
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import StepOutcome, StopCheck
-from octavo.core.step import StepResult
+from octavo.core.step import RowFault, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,13 @@ class Lander:
         return beams
 
     def _end_search(self, landing: Landing, group: BeamGroup) -> None:
-        for member, hypothesis in zip(group.members, group.search.finished, strict=True):
+        """Each member ends with a result; or without one, where fewer tokens can be drawn than there are beams."""
+        found = group.search.finished
+        for member in group.members[len(found) :]:
+            self._population.end(member, Status.FAILED)
+            message = f"the search found {len(found)} sequences for its {len(group.members)} beams; take fewer beams"
+            landing.outcome.failed[member] = RowFault(message, invalid=True)
+        for member, hypothesis in zip(group.members, found, strict=False):
             self._population.end(member, Status.STOPPED if hypothesis.is_stopped else Status.LENGTH)
             member.token_ids[member.num_prompt_tokens :] = hypothesis.token_ids
             self._population.counters.generation_tokens += len(hypothesis.token_ids)

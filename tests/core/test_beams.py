@@ -5,6 +5,7 @@ import pytest
 from octavo.core.errors import InvalidRequestError
 from octavo.core.request import Request, Status
 from octavo.core.step import StepPlan
+from tests.support import fake_runner
 from tests.support.fake_runner import FREQUENT_EOS, expected_beams, expected_output
 from tests.support.naive_beam_search import Search
 from tests.support.scheduling import Harness
@@ -292,3 +293,15 @@ def test_the_source_of_a_last_copy_does_not_outlive_its_parent_in_the_cache() ->
             found = [harness.kv.pool.lookup(name) is not None for name in request.chain.hashes]
             assert found == sorted(found, reverse=True), "a block is cached, and what it follows is not"
     harness.run()
+
+
+def test_a_search_with_more_beams_than_tokens_ends_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the tokenizer knows fewer ids than there are beams, some beams have no result; the loop goes on."""
+    few = fake_runner.next_candidates
+    monkeypatch.setattr(fake_runner, "next_candidates", lambda context, count, choice=0: few(context, 5, choice))
+    harness = Harness(num_blocks=60, max_num_seqs=8)
+    beams = harness.add_beams([1, 2, 3], Search(8, 1, frozenset(), 1.0, early_stopping=False))
+    other = harness.add([4, 5], 6)
+    harness.run()
+    assert [beam.status for beam in beams] == [Status.LENGTH] * 5 + [Status.FAILED] * 3
+    harness.check_answer(other)
