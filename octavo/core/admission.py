@@ -105,7 +105,7 @@ class Admission:
             return False
         draft.withheld.update(request for request in younger if request.num_in_flight)
         while not self._fits_now(first, hit):
-            victim = policy.least_work_lost(self._running.idle_younger_than(first), self._kv.frees_blocks)
+            victim = policy.least_work_lost(self._running.idle_younger_than(first), self._population.loss_of)
             if victim is None:
                 return False
             self._population.preempt(victim)

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from octavo.core.child_index import ChildIndex
 from octavo.core.disk_tier import DiskTier
@@ -75,10 +75,18 @@ class KVCacheManager:
         """Physical blocks that ``save`` would move."""
         return sum(map(len, self._counts.own_blocks(tables, num_tokens)))
 
-    def frees_blocks(self, tables: BlockTables) -> bool:
-        """Would any block come free if this sequence gave its own back?"""
+    def num_exclusive_blocks(self, tables: BlockTables) -> int:
+        """Blocks that would come free if this sequence gave its own back."""
         ref_counts = self.pool.ref_counts
-        return any(ref_counts[block_id] == 1 for table in tables.live_groups for block_id in table)
+        return sum([ref_counts[block_id] for block_id in table].count(1) for table in tables.live_groups)
+
+    def num_shared_tokens(self, tables: BlockTables) -> int:
+        """Leading tokens of a sequence that lie in blocks of others, too."""
+        ref_counts = self.pool.ref_counts
+        shared = (takewhile(lambda block_id: ref_counts[block_id] > 1, table) for table in tables.live_groups)
+        return self._block_size * min(
+            start + sum(1 for _ in blocks) for start, blocks in zip(tables.starts, shared, strict=True)
+        )
 
     def num_freed_by(self, sequences: Iterable[BlockTables], but: PrefixHit) -> int:
         """Blocks that would come free if all of these sequences gave theirs back, other than those of ``but``."""

@@ -140,7 +140,7 @@ class Planner:
             return True
         extend = partial(self._kv.extend, request.tables, num_tokens, draft.step_id, request.num_landed_tokens)
         while (extension := extend()) is None:
-            victim = policy.least_work_lost(self._running.idle_younger_than(request), self._kv.frees_blocks)
+            victim = policy.least_work_lost(self._running.idle_younger_than(request), self._population.loss_of)
             if victim is None:
                 return False
             self._population.preempt(victim)

@@ -1,10 +1,10 @@
 """Rules of the commons, each a function of its own: who goes first, who gives way."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from octavo.core.request import Request
 from octavo.core.scheduler_types import PreemptionCosts, PreemptionMode
-from octavo.core.table import BlockTables
 
 
 def fcfs(request: Request) -> tuple[int, ...]:
@@ -12,17 +12,28 @@ def fcfs(request: Request) -> tuple[int, ...]:
     return (request.order,)
 
 
-def least_work_lost(candidates: Iterable[Request], frees_blocks: Callable[[BlockTables], bool]) -> Request | None:
-    """Whom to preempt among requests that may be: the one with the fewest computed tokens, the youngest of equals;
-    first of those whose going brings blocks, but rather one that shares all of its own than none, since the others that
-    share them may go next.
+class Loss(NamedTuple):
+    """What it costs and brings to preempt a sequence: ``num_tokens`` that nobody else holds and that would have to be
+    computed again, or moved, and ``num_blocks`` that come free."""
+
+    num_tokens: int
+    num_blocks: int
+
+
+def least_work_lost(candidates: Iterable[Request], loss_of: Callable[[Request], Loss]) -> Request | None:
+    """Whom to preempt among requests that may be: the one that loses the fewest tokens, the youngest of equals; first
+    of those whose going brings blocks, but rather one that shares all of its own than none, since the others that share
+    them may go next.
 
     The scheduler offers only requests younger than the one in need, so the oldest is never preempted and two requests
     never take turns preempting each other (design, Decided 8).
     """
-    by_loss = sorted(candidates, key=lambda request: (request.num_computed_tokens, -request.order))
-    freeing = (request for request in by_loss if request.tables and frees_blocks(request.tables))
-    return next(freeing, by_loss[0] if by_loss else None)
+
+    def key(request: Request) -> tuple[bool, int, int]:
+        loss = loss_of(request)
+        return loss.num_blocks == 0, loss.num_tokens, -request.order
+
+    return min(candidates, key=key, default=None)
 
 
 def prefers_swap(mode: PreemptionMode, num_tokens: int, num_blocks: int, costs: PreemptionCosts) -> bool:

@@ -106,6 +106,12 @@ class Population:
         request.row_id = request.tables.row_id = self._take_row_id()
         self.unknown_rows.add(request)
 
+    def loss_of(self, request: Request) -> policy.Loss:
+        """What it would cost and bring to preempt a running request."""
+        assert request.tables is not None
+        num_tokens = request.num_computed_tokens - self.kv.num_shared_tokens(request.tables)
+        return policy.Loss(max(0, num_tokens), self.kv.num_exclusive_blocks(request.tables))
+
     def preempt(self, request: Request) -> None:
         """Take a running request's blocks and put it back in line. What is in the prefix cache stays there; the rest is
         swapped out or will be computed again."""

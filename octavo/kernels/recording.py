@@ -118,16 +118,13 @@ class CpuRecordedStep:
         self._step = step
         self._kv = kv
         self._max_logit_rows = max_logit_rows
-        self._recording = self._record(FIRST_MAX_ROWS)
+        self._recording: _Recording | None = self._record(FIRST_MAX_ROWS)
 
     def run(
         self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
         num_rows, num_head_rows = token_ids.shape[0], head_rows.shape[0]
-        if max(num_rows, num_head_rows) > self._recording.max_rows:
-            del self._recording  # first, for its memory
-            self._recording = self._record(2 * max(num_rows, num_head_rows))
-        recording = self._recording
+        recording = self._recording_for(max(num_rows, num_head_rows))
         count = min(num_head_rows, self._max_logit_rows)
         recording.run(token_ids, layouts, head_rows, count)
         for first in range(0, num_head_rows, self._max_logit_rows):
@@ -135,6 +132,14 @@ class CpuRecordedStep:
                 count = min(num_head_rows - first, self._max_logit_rows)
                 recording.run_head(first, count)
             yield recording.outputs(count)
+
+    def _recording_for(self, num_rows: int) -> _Recording:
+        """One with room for so many rows. The old one goes first, for its memory; should there be none for the new one,
+        the next step tries again."""
+        if self._recording is None or num_rows > self._recording.max_rows:
+            self._recording = None
+            self._recording = self._record(2 * num_rows)
+        return self._recording
 
     def _record(self, max_rows: int) -> _Recording:
         return _Recording(self._new_program(max_rows, max_rows), self._step, self._kv, self._max_logit_rows)

@@ -1,50 +1,56 @@
 """Who is preempted, what it costs, and what a step that preempted may not do (issue: the policy is a function)."""
 
 import random
-from collections.abc import Collection
 
 import pytest
 
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig, PrefixHit
-from octavo.core.policy import least_work_lost, prefers_swap
+from octavo.core.policy import Loss, least_work_lost, prefers_swap
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler_types import PreemptionCosts, PreemptionMode
-from octavo.core.table import BlockTables
 from tests.support.scheduling import Harness
 
 
-def _candidate(order: int, num_computed: int) -> Request:
-    """A running request; its row id is its order."""
-    request = Request(f"r{order}", [1] * 100, SamplingParams(), max_tokens=10)
-    request.order = order
-    request.start_from(num_computed)
-    request.tables = BlockTables(1, order)
-    return request
-
-
-def _victim(computed: dict[int, int], useless: Collection[int] = ()) -> int | None:
-    """Order of the victim among requests of these orders with so many tokens computed; ``useless``: orders of those
-    whose going frees nothing."""
-    candidates = [_candidate(order, num_computed) for order, num_computed in computed.items()]
-    victim = least_work_lost(candidates, lambda tables: tables.row_id not in useless)
+def _victim(losses: dict[int, tuple[int, int]]) -> int | None:
+    """Order of the victim among requests of these orders, each with the tokens it loses and the blocks it frees."""
+    candidates = []
+    for order in losses:
+        candidates.append(Request(f"r{order}", [1], SamplingParams(), max_tokens=10))
+        candidates[-1].order = order
+    victim = least_work_lost(candidates, lambda request: Loss(*losses[request.order]))
     return None if victim is None else victim.order
 
 
 def test_the_one_that_loses_the_least_work_goes() -> None:
-    assert _victim({1: 50, 2: 7, 3: 30}) == 2
+    assert _victim({1: (50, 4), 2: (7, 1), 3: (30, 2)}) == 2
 
 
 def test_of_equals_the_youngest_goes() -> None:
-    assert _victim({1: 7, 2: 7, 3: 30}) == 2
-    assert _victim({2: 7, 1: 7, 3: 7}) == 3
+    assert _victim({1: (7, 1), 2: (7, 1), 3: (30, 2)}) == 2
+    assert _victim({2: (7, 1), 1: (7, 1), 3: (7, 1)}) == 3
 
 
 def test_one_that_frees_nothing_goes_only_if_all_are_like_that() -> None:
-    assert _victim({1: 50, 2: 7, 3: 30}, useless={2}) == 3
-    assert _victim({1: 50, 2: 7}, useless={1, 2}) == 2
+    assert _victim({1: (50, 4), 2: (0, 0), 3: (30, 2)}) == 3
+    assert _victim({1: (50, 0), 2: (7, 0)}) == 2
     assert _victim({}) is None
+
+
+def test_what_others_hold_is_no_loss() -> None:
+    """A choice of a long prompt loses its own few tokens; a short request of its own would lose more."""
+    harness = Harness(num_blocks=60, max_num_batched_tokens=60)
+    choices = harness.add_choices([1] * 40, 2, 20)
+    alone = harness.add([2] * 10, 20)
+    for _ in range(6):
+        harness.step()
+    loss_of = harness.scheduler.population.loss_of
+    losses = [loss_of(request) for request in (*choices, alone)]
+    assert losses[0].num_tokens == losses[1].num_tokens == choices[0].num_computed_tokens - 40
+    assert losses[0].num_tokens < losses[2].num_tokens == alone.num_computed_tokens
+    assert losses[1].num_blocks == 1
+    assert losses[2].num_blocks == len(alone.tables.groups[0] if alone.tables else ())
 
 
 def test_choices_that_share_all_their_blocks_give_way() -> None:
@@ -61,12 +67,11 @@ def test_a_sequence_frees_what_it_alone_refers_to() -> None:
     allocation = kv.allocate(PrefixHit(0, ((),)), 10, 0, 0)
     assert allocation is not None
     tables = allocation.tables
-    assert kv.frees_blocks(tables)
+    assert (kv.num_exclusive_blocks(tables), kv.num_shared_tokens(tables)) == (3, 0)
     child = kv.fork(tables, 10, 1)
-    assert not kv.frees_blocks(tables)
-    assert not kv.frees_blocks(child)
+    assert (kv.num_exclusive_blocks(tables), kv.num_shared_tokens(tables)) == (0, 12)
     assert kv.extend(child, 11, 0) is not None
-    assert kv.frees_blocks(child)
+    assert (kv.num_exclusive_blocks(child), kv.num_shared_tokens(child)) == (1, 8)
 
 
 PREFERENCES: list[tuple[PreemptionMode, float | None, float, bool]] = [

@@ -105,6 +105,23 @@ def test_a_step_larger_than_any_before_and_small_ones_after(machine: Machine) ->
     assert torch.equal(more_heads[0][0][0], small[0][0][0])
 
 
+def test_without_memory_for_a_larger_step_the_next_one_tries_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_rows = 2 * FIRST_MAX_ROWS + 7
+
+    def refuse(self: CpuRecordedStep, max_rows: int) -> None:
+        raise MemoryError(f"{max_rows} rows")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuRecordedStep, "_record", refuse)
+        with pytest.raises(MemoryError):
+            machine.run(num_rows, [0])
+        with pytest.raises(MemoryError):
+            machine.run(1, [0])
+    assert len(machine.run(num_rows, [0])) == 1
+
+
 def test_the_head_takes_a_few_rows_at_a_time(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     head_rows = [7, 0, 7, 3, 1, 6, 5]
     ((whole, best_ids),) = machine.run(8, head_rows)
@@ -149,7 +166,9 @@ def test_an_index_outside_the_memory_is_an_error_and_the_next_step_runs(
 def test_registers_share_memory_as_soon_as_the_model_lets_go(machine: Machine) -> None:
     recorded = machine.execution
     assert isinstance(recorded, CpuRecordedStep)
-    program = recorded._recording._program
+    recording = recorded._recording
+    assert recording is not None
+    program = recording._program
     config = machine.step.model.config
     assert len(program) == 1 + 11 * config.num_layers + 4
     # Beside inputs and results: two of the hidden size (the sum and what is added), one a kind of the others.
