@@ -108,7 +108,7 @@ def test_a_step_larger_than_any_before_and_small_ones_after(machine: Machine) ->
 def test_without_memory_for_a_larger_step_the_next_one_tries_again(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_rows = 2 * FIRST_MAX_ROWS + 7
+    num_rows = FIRST_MAX_ROWS + 7
 
     def refuse(self: CpuRecordedStep, max_rows: int) -> None:
         raise MemoryError(f"{max_rows} rows")
