@@ -1,6 +1,7 @@
 """``AsyncLLM``: the engine in its own process, streamed to asyncio, with the answers of ``LLM``."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+import octavo
 from octavo import (
     LLM,
     AsyncLLM,
@@ -134,6 +136,55 @@ async def test_after_the_end(llm: AsyncLLM) -> None:
         await running
     with pytest.raises(EngineDeadError, match="not running"):
         await outputs_of(llm, PROMPTS[0])
+
+
+UNGUARDED = """
+import asyncio
+from octavo import AsyncLLM, SamplingParams
+
+async def main():
+    async with AsyncLLM({model!r}, num_blocks=16, threads=1) as llm:
+        async for output in llm.generate([1, 2, 3], SamplingParams(max_tokens=2)):
+            pass
+    print("the end")
+
+"""
+
+
+@pytest.mark.parametrize("guard", ["", 'if __name__ == "__main__":\n    '])
+async def test_a_script_without_its_guard_is_told_of_it(folder: Path, tmp_path: Path, guard: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.format(model=str(folder)) + guard + "asyncio.run(main())\n")
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(octavo.__file__).parents[1])},
+    )
+    if guard:
+        assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr
+        return
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    *_, told = done.stderr.splitlines()
+    assert "ConfigurationError: The engine's process cannot be started from here" in told
+    assert told.endswith('with what it does under `if __name__ == "__main__":`.')
+
+
+async def test_a_script_that_is_no_file_is_told_too(folder: Path) -> None:
+    """What comes from standard input cannot be read again."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-"],
+        input=UNGUARDED.format(model=str(folder)) + "asyncio.run(main())\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(octavo.__file__).parents[1],
+    )
+    assert "before it said a word. Note that the new process reads the script" in done.stderr.splitlines()[-1]
 
 
 async def test_asking_needs_no_tensor_library() -> None:

@@ -17,7 +17,13 @@ import zmq.asyncio
 from octavo.core.errors import ConfigurationError
 from octavo.engine.codec import Command, Event, News, Ready, Shutdown, StartFailed, decode_event, encode
 from octavo.engine.interface import EngineLimits
-from octavo.engine.process import EngineFactory, EngineProcessArgs, run_engine_process
+from octavo.engine.process import (
+    EXIT_UNGUARDED,
+    PROCESS_NAME,
+    EngineFactory,
+    EngineProcessArgs,
+    run_engine_process,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +31,11 @@ SILENCE_SECONDS = 4.0
 """A process not heard from for this long (heartbeats come every second) is stopped or stuck."""
 
 PATIENCE_SECONDS = 2.0
+
+_MAIN_GUARD = (
+    "the new process reads the script that starts it again, so that must be a file, with what it does under "
+    '`if __name__ == "__main__":`'
+)
 
 STORING_SECONDS = 60.0
 """How long the engine may take its prefix cache to disk before it is ended."""
@@ -43,6 +54,7 @@ class EngineChild:
         self._log_stats = log_stats
         self._heard = asyncio.Condition()
         self._last_heard = time.monotonic()
+        self._has_spoken = False
         self._folder: str | None = None
         self._process: BaseProcess | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -55,6 +67,8 @@ class EngineChild:
         Raises:
             ConfigurationError: the engine could not be built; the message is its own sentence.
         """
+        if multiprocessing.current_process().name == PROCESS_NAME:
+            os._exit(EXIT_UNGUARDED)  # the engine's process, reading a script that starts engines wherever it is read
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[EngineLimits] = loop.create_future()
         self._folder = tempfile.mkdtemp(prefix="octavo-")  # 0700: nobody else may connect
@@ -67,7 +81,7 @@ class EngineChild:
         args = EngineProcessArgs(commands, outputs, os.getpid(), logger.getEffectiveLevel(), self._log_stats)
         # Daemonic, so that an exit of this process that skips shutdown() does not wait for it.
         self._process = multiprocessing.get_context("spawn").Process(
-            target=run_engine_process, args=(factory, args), name="octavo-engine", daemon=True
+            target=run_engine_process, args=(factory, args), name=PROCESS_NAME, daemon=True
         )
         self._process.start()
         self._reader = asyncio.create_task(self._read())
@@ -139,6 +153,7 @@ class EngineChild:
     async def _read(self) -> None:
         while True:
             self._take(decode_event(await self._outputs.recv()))
+            self._has_spoken = True
             self._remove_folder()  # all sockets are connected, so nobody else can join and no file is left
             self._last_heard = time.monotonic()
             async with self._heard:
@@ -168,10 +183,15 @@ class EngineChild:
             asyncio.get_running_loop().remove_reader(self._process.sentinel)
         self.dead.set()
         if not self._ready.done():
-            self._ready.set_exception(
-                ConfigurationError(f"The engine process ended with code {code} while it was starting.")
-            )
+            self._ready.set_exception(ConfigurationError(self._start_failure(code)))
         self._on_death()
+
+    def _start_failure(self, code: int | None) -> str:
+        if code == EXIT_UNGUARDED:
+            return f"The engine's process cannot be started from here: {_MAIN_GUARD}."
+        if not self._has_spoken:
+            return f"The engine process ended with code {code} before it said a word. Note that {_MAIN_GUARD}."
+        return f"The engine process ended with code {code} while it was starting."
 
     def _remove_folder(self) -> None:
         if self._folder is not None:

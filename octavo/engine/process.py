@@ -52,6 +52,9 @@ SEND_QUEUE = 64
 
 EXIT_FAILED = 1
 EXIT_ORPHANED = 3
+EXIT_UNGUARDED = 4
+
+PROCESS_NAME = "octavo-engine"
 
 EngineFactory = Callable[[], EngineLoop]
 
