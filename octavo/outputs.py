@@ -7,6 +7,7 @@ from operator import add
 from octavo.core.errors import InvalidRequestError, OctavoError
 from octavo.core.pin_types import PinReport
 from octavo.core.step import TokenLogprobs
+from octavo.engine.coalesce import join
 from octavo.engine.messages import EngineRequest, OutputDelta, RequestTimes
 
 
@@ -47,29 +48,27 @@ class RequestOutput:
     def add(self, delta: OutputDelta) -> None:
         """Take in what is new of one choice."""
         output = self.outputs[delta.index]
-        output.text += delta.text
-        output.token_ids += delta.token_ids
+        join(output, delta)
         if delta.logprobs is not None:
-            output.logprobs = (output.logprobs or []) + delta.logprobs
             # Token by token: the bits of the sum must not depend on how many tokens came with one delta.
             drawn = (entry.logprob for entry in delta.logprobs)
             output.cumulative_logprob = reduce(add, drawn, output.cumulative_logprob or 0.0)
-        if delta.cumulative_logprob is not None:
-            output.cumulative_logprob = delta.cumulative_logprob
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.pin_report is not None:
             self.pin_report = delta.pin_report
         if delta.index == 0:
             self.num_cached_tokens = delta.num_cached_tokens
-        output.finish_reason = delta.finish_reason
-        output.stop_reason = delta.stop_reason
         self.finished = all(output.finish_reason for output in self.outputs)
 
     def snapshot(self) -> "RequestOutput":
         """A copy that what comes later leaves as it is."""
         outputs = [
-            replace(output, token_ids=output.token_ids.copy(), logprobs=output.logprobs and output.logprobs.copy())
+            replace(
+                output,
+                token_ids=output.token_ids.copy(),
+                logprobs=None if output.logprobs is None else output.logprobs.copy(),
+            )
             for output in self.outputs
         ]
         return replace(self, outputs=outputs, metrics=self.metrics.copy())

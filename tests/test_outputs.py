@@ -6,6 +6,7 @@ import pytest
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
+from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.outputs import RequestOutput
 
@@ -45,3 +46,26 @@ def test_a_snapshot_stays_as_it_is() -> None:
     output.add(delta_of(2, 6))
     assert (before.outputs[0].token_ids, len(before.outputs[0].logprobs or [])) == ([0, 1], 2)
     assert (output.outputs[0].token_ids, len(output.outputs[0].logprobs or [])) == ([0, 1, 2, 3, 4, 5], 6)
+
+
+def test_deltas_merged_before_are_the_same_as_deltas_one_by_one() -> None:
+    """Whoever was slow, the engine's outbox, the client or nobody: there is one way to join them."""
+    last = OutputDelta("0", 0, "z", [7], finish_reason="stop", stop_reason=7, num_cached_tokens=3)
+    deltas = [delta_of(0, 2), delta_of(2, 6), last]
+    one_by_one, merged = begin(), begin()
+    for delta in deltas:
+        one_by_one.add(delta)
+    pending = delta_of(0, 2)
+    for delta in deltas[1:]:
+        merge_delta(pending, delta)
+    merged.add(pending)
+    assert merged == one_by_one
+    assert merged.outputs[0].finish_reason == "stop"
+
+
+def test_a_snapshot_before_the_first_logprob_stays_as_it_is() -> None:
+    output = begin()
+    output.add(delta_of(0, 0))
+    before = output.snapshot()
+    output.add(delta_of(0, 2))
+    assert before.outputs[0].logprobs == []

@@ -1,23 +1,45 @@
-"""Merging news that a reader has not taken yet: a slow reader costs the memory of its own text and nothing else."""
+"""Deltas joined: to a whole choice, or to news that a slow reader has not taken yet, which so costs the memory of its
+own text and nothing else."""
 
+from typing import Protocol
+
+from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import EngineOutputs, OutputDelta
 
 
-def merge_delta(pending: OutputDelta, news: OutputDelta) -> None:
-    """Append ``news`` to ``pending``, an earlier delta of the same choice; ``pending`` is changed in place."""
-    pending.text += news.text
-    pending.token_ids += news.token_ids
+class ChoiceSoFar(Protocol):
+    """What there is of one choice: text, tokens and logprobs since its start, or since they were last read."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    cumulative_logprob: float | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+def join(choice: ChoiceSoFar, news: OutputDelta) -> None:
+    """Append ``news`` of a choice to what there is of it; ``choice`` and its lists are changed in place."""
+    choice.text += news.text
+    choice.token_ids += news.token_ids
     if news.logprobs is not None:
-        pending.logprobs = (pending.logprobs or []) + news.logprobs
+        choice.logprobs = [] if choice.logprobs is None else choice.logprobs
+        choice.logprobs += news.logprobs
+    if news.cumulative_logprob is not None:
+        choice.cumulative_logprob = news.cumulative_logprob
+    if news.finish_reason is not None:
+        choice.finish_reason, choice.stop_reason = news.finish_reason, news.stop_reason
+
+
+def merge_delta(pending: OutputDelta, news: OutputDelta) -> None:
+    """Append ``news`` to ``pending``, an earlier delta of the same choice, with what it says of the whole request."""
+    join(pending, news)
     if news.prompt_logprobs is not None:
         pending.prompt_logprobs = news.prompt_logprobs
     if news.pin_report is not None:
         pending.pin_report = news.pin_report
-    if news.finish_reason is not None:
-        pending.finish_reason = news.finish_reason
-        pending.stop_reason = news.stop_reason
-        pending.error = news.error
-        pending.invalid_param = news.invalid_param
+    if news.error is not None:
+        pending.error, pending.invalid_param = news.error, news.invalid_param
     pending.num_cached_tokens = max(pending.num_cached_tokens, news.num_cached_tokens)
 
 

@@ -19,7 +19,7 @@ from octavo.server.auth import Role, role_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
-from octavo.server.generation import Choice, Generation, collect, run
+from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import cache_marks, marked_pins, prompt_pins, retention_of
 from octavo.server.logprobs import TokenWriter, chat_logprobs, prompt_logprobs
 from octavo.server.prompts import Prompt, check_length, encode_messages, in_text_thread, message_text, template_options
@@ -170,7 +170,7 @@ class ChatAnswer:
 
         return await in_text_thread(self._state, build)
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: OutputDelta) -> dict[str, Any]:
         built: dict[str, Any] = {
             "index": index,
             "message": {"role": RESPONSE_ROLE, "content": self._prefix + choice.text, "refusal": None},
@@ -179,7 +179,7 @@ class ChatAnswer:
             "stop_reason": choice.stop_reason,
         }
         if self._fields.logprobs:
-            built["logprobs"] = chat_logprobs(self._writer, choice.logprobs, self._fields.top_logprobs or 0)
+            built["logprobs"] = chat_logprobs(self._writer, choice.logprobs or [], self._fields.top_logprobs or 0)
         if self._fields.return_token_ids:
             built["token_ids"] = choice.token_ids
         return built

@@ -17,7 +17,7 @@ from octavo.server.auth import role_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
-from octavo.server.generation import Choice, Generation, collect, run
+from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
 from octavo.server.prompts import Prompt, encode_prompts, in_text_thread
@@ -164,18 +164,8 @@ class CompletionAnswer:
             "choices": choices,
         }
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        delta = OutputDelta(
-            "",
-            index,
-            choice.text,
-            choice.token_ids,
-            choice.logprobs,
-            choice.prompt_logprobs,
-            choice.finish_reason,
-            choice.stop_reason,
-        )
-        built = self._chunk(index, delta, self._logprobs(), is_first=True)
+    def _choice(self, index: int, choice: OutputDelta) -> dict[str, Any]:
+        built = self._chunk(index, choice, self._logprobs(), is_first=True)
         if self._fields.prompt_logprobs is not None:
             built["prompt_logprobs"] = prompt_logprobs(self._writer, choice.prompt_logprobs)
         return built

@@ -13,7 +13,7 @@ from octavo.core.beam_search import BeamSearchParams
 from octavo.core.pin_types import PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.step import TokenLogprobs
+from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.server.errors import engine_fault, unavailable
 from octavo.server.prompts import Prompt
@@ -147,37 +147,12 @@ async def _merge(
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-@dataclass(slots=True)
-class Choice:
-    """A choice put together from its deltas."""
-
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
-    def add(self, delta: OutputDelta) -> None:
-        self.texts.append(delta.text)
-        self.token_ids += delta.token_ids
-        self.logprobs += delta.logprobs or []
-        if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = delta.prompt_logprobs
-        if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-
-
-async def collect(state: ServerState, generation: Generation) -> list[Choice]:
-    """All choices, complete, in order. Raises what ``run`` raises."""
-    choices = [Choice() for _ in range(len(generation.prompts) * generation.params.n)]
+async def collect(state: ServerState, generation: Generation) -> list[OutputDelta]:
+    """All choices, each as one delta, in order. Raises what ``run`` raises."""
+    choices = [OutputDelta("", index) for index in range(len(generation.prompts) * generation.params.n)]
     async with aclosing(run(state, generation)) as items:
         async for index, delta in items:
-            choices[index].add(delta)
+            merge_delta(choices[index], delta)
     # Prompt logprobs belong to the prompt; every choice of it shows them, whichever delta brought them.
     n = generation.params.n
     for first in range(0, len(choices), n):

@@ -87,6 +87,14 @@ def test_the_end_survives_merging() -> None:
     assert (delta.text, delta.finish_reason, delta.stop_reason, delta.prompt_logprobs) == ("xy", "stop", 5, [None])
 
 
+def test_the_end_of_a_search_survives_merging() -> None:
+    box = Outbox()
+    box.put(EngineOutputs([OutputDelta("a", 0)]))
+    box.put(EngineOutputs([OutputDelta("a", 0, "y", [5], finish_reason="stop", cumulative_logprob=-1.5)]))
+    (delta,) = box.peek()[0].deltas
+    assert (delta.token_ids, delta.cumulative_logprob) == ([5], -1.5)
+
+
 def test_the_line_that_people_grep_for() -> None:
     before = EngineStats(prompt_tokens=100, generation_tokens=50, prefix_queries=40, prefix_hits=40)
     now = EngineStats(
