@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from octavo.core.errors import EngineDeadError as EngineDeadError
     from octavo.core.errors import InvalidRequestError as InvalidRequestError
     from octavo.core.errors import OctavoError as OctavoError
+    from octavo.core.retention import Retention as Retention
     from octavo.core.sampling_params import SamplingParams as SamplingParams
     from octavo.engine_args import EngineArgs as EngineArgs
     from octavo.llm import LLM as LLM
@@ -41,6 +42,7 @@ _EXPORTS = {
     "InvalidRequestError": "octavo.core.errors",
     "OctavoError": "octavo.core.errors",
     "RequestOutput": "octavo.outputs",
+    "Retention": "octavo.core.retention",
     "SamplingParams": "octavo.core.sampling_params",
 }
 """Public name -> the module that holds it."""
@@ -58,6 +60,7 @@ __all__ = [
     "InvalidRequestError",
     "OctavoError",
     "RequestOutput",
+    "Retention",
     "SamplingParams",
     "__version__",
 ]

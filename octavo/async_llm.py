@@ -1,14 +1,26 @@
 """The engine in a process of its own, for asyncio: ``async for output in AsyncLLM(model).generate(prompt)``."""
 
 import asyncio
-import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self, TypeVar
 
-from octavo.core.errors import InvalidRequestError
+from octavo.asking import (
+    PIN_PARAMS,
+    Message,
+    beam_results,
+    check_beam_params,
+    ids_to_pin,
+    make_request,
+    pin_made,
+    whole_prompt_wish,
+)
+from octavo.core.beam_search import BeamSearchParams
+from octavo.core.pin_types import PinInfo
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.client import AsyncEngineClient
 from octavo.engine.intake import check_has_salt
@@ -16,7 +28,7 @@ from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
 from octavo.loading.system_prefix import num_system_tokens
-from octavo.outputs import RequestOutput, raise_for
+from octavo.outputs import BeamSearchOutput, RequestOutput, raise_for
 from octavo.prompt import Prompt, as_token_ids
 from octavo.remote_engine import remote_engine
 from octavo.settings import read_settings
@@ -70,6 +82,7 @@ class AsyncLLM:
         *,
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
+        retention: Retention | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete one prompt, a text or token ids. Each output holds all that there is so far; the last one is
         ``finished``. Closing the iterator (``contextlib.aclosing``), or cancelling its task, aborts the request.
@@ -81,22 +94,21 @@ class AsyncLLM:
             InvalidRequestError: it can never be served.
             EngineDeadError: the engine process is gone.
         """
-        await self.start()
         text = prompt if isinstance(prompt, str) else None
-        token_ids = as_token_ids(prompt) if text is None else await self._in_thread(lambda it: it.encode(text))
-        request = _request(token_ids, params, cache_salt, cache_open_tokens)
+        request = await self._request(prompt, params, cache_salt, cache_open_tokens, retention)
         async with aclosing(self._outputs(request, text, request_id)) as outputs:
             async for output in outputs:
                 yield output
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Message],
         params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
         cache_salt: str | None = None,
         cache_open_tokens: int | Literal["system"] = 0,
+        retention: Retention | None = None,
         **template_options: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one conversation through the model's chat template; otherwise like ``generate``.
@@ -110,10 +122,59 @@ class AsyncLLM:
         num_open: int | str = cache_open_tokens
         if isinstance(num_open, str):  # "system"
             num_open = await self._in_thread(lambda it: num_system_tokens(it, messages, token_ids))
-        request = _request(token_ids, params, cache_salt, num_open)
+        request = await self._request(token_ids, params, cache_salt, num_open, retention)
         async with aclosing(self._outputs(request, None, request_id)) as outputs:
             async for output in outputs:
                 yield output
+
+    async def beam_search(
+        self,
+        prompt: Prompt,
+        params: BeamSearchParams,
+        *,
+        cache_salt: str | None = None,
+        cache_open_tokens: int = 0,
+        retention: Retention | None = None,
+    ) -> BeamSearchOutput:
+        """The ``params.beam_width`` best completions of one prompt, best first. Cancelling its task aborts it.
+
+        Raises:
+            InvalidRequestError: it can never be served.
+            EngineDeadError: the engine process is gone.
+        """
+        check_beam_params(params)
+        request = await self._request(prompt, None, cache_salt, cache_open_tokens, retention)
+        output = await self._whole(replace(request, beam_search=params))
+        return await self._in_thread(lambda it: beam_results(output, it))
+
+    async def pin(
+        self,
+        prompt: Prompt | Sequence[Message],
+        *,
+        ttl: float | None = None,
+        priority: int | None = None,
+        cache_salt: str | None = None,
+        cache_open_tokens: int = 0,
+    ) -> PinInfo:
+        """As ``LLM.pin``: keep the whole blocks of a prompt, or of the beginning of a conversation, in the prefix cache
+        for ``ttl`` seconds (None: until ``unpin``).
+
+        Raises:
+            InvalidRequestError: the quota (``pin_quota``), or an open request, leaves no room for it.
+            EngineDeadError: the engine process is gone.
+        """
+        await self.start()
+        ids = await self._in_thread(lambda it: ids_to_pin(prompt, it))
+        request = await self._request(ids, PIN_PARAMS, cache_salt, cache_open_tokens, None)
+        return pin_made(await self._whole(replace(request, pins=whole_prompt_wish(ids, ttl, priority))))
+
+    async def unpin(self, pin_id: str) -> bool:
+        """End a pin before its time; false if there is none of this id."""
+        return (await self._running.list_pins(pin_id)).was_found
+
+    async def pins(self) -> list[PinInfo]:
+        """The pins that have not ended, oldest first."""
+        return (await self._running.list_pins()).pins
 
     def get_tokenizer(self) -> Tokenizer:
         """There is one from ``start`` on."""
@@ -125,7 +186,7 @@ class AsyncLLM:
         return await self._running.stats()
 
     async def reset_prefix_cache(self) -> None:
-        """Forget every cached block."""
+        """Forget every cached block that is not pinned."""
         self._running.reset_prefix_cache()
 
     async def close(self) -> None:
@@ -150,6 +211,34 @@ class AsyncLLM:
         """Text takes long: the loop goes on meanwhile."""
         return await asyncio.to_thread(work, self.get_tokenizer())
 
+    async def _request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        cache_salt: str | None,
+        num_open_tokens: int,
+        retention: Retention | None,
+    ) -> EngineRequest:
+        """Once the model is there."""
+        await self.start()
+        if isinstance(prompt, str):
+            token_ids = await self._in_thread(lambda it: it.encode(prompt))
+        else:
+            token_ids = as_token_ids(prompt)
+        return make_request(
+            uuid.uuid4().hex,
+            token_ids,
+            params,
+            cache_salt=cache_salt,
+            num_open_tokens=num_open_tokens,
+            retention=retention,
+        )
+
+    async def _whole(self, request: EngineRequest) -> RequestOutput:
+        """A request's output when it is finished."""
+        async with aclosing(self._outputs(request, None, None)) as outputs:
+            return [output async for output in outputs][-1]
+
     async def _outputs(
         self, request: EngineRequest, text: str | None, name: str | None
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -169,20 +258,3 @@ class AsyncLLM:
         for times in news.finished:
             if times.request_id in self._open:
                 self._open[times.request_id].metrics.append(times)
-
-
-def _request(
-    token_ids: list[int], params: SamplingParams | None, cache_salt: str | None, num_open_tokens: int
-) -> EngineRequest:
-    given: Any = params
-    if given is not None and not isinstance(given, SamplingParams):
-        raise InvalidRequestError(f"params must be SamplingParams, got {given!r:.80}", "params")
-    return EngineRequest(
-        uuid.uuid4().hex,
-        token_ids,
-        params or SamplingParams(),
-        time.time(),
-        clamp_max_tokens=params is None,
-        cache_salt=cache_salt,
-        num_open_tokens=num_open_tokens,
-    )

@@ -1,17 +1,27 @@
 """The engine in this process: ``LLM(model).generate(prompts, params)``, as in vLLM."""
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
 
+from octavo.asking import (
+    PIN_PARAMS,
+    Message,
+    beam_results,
+    check_beam_params,
+    ids_to_pin,
+    make_request,
+    pin_made,
+    whole_prompt_wish,
+)
 from octavo.build import build_engine, build_tokenizer
 from octavo.core.beam_search import BeamSearchParams
-from octavo.core.errors import InvalidRequestError, OctavoError
-from octavo.core.pin_types import PinInfo, PinWish
+from octavo.core.errors import InvalidRequestError
+from octavo.core.pin_types import PinInfo
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.intake import check_has_salt
 from octavo.engine.interrupts import interrupts_wait
@@ -19,11 +29,10 @@ from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, Ou
 from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
 from octavo.loading.system_prefix import num_system_tokens
-from octavo.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput, raise_for
+from octavo.outputs import BeamSearchOutput, RequestOutput, raise_for
 from octavo.prompt import Prompt, as_token_ids, listed_prompts
 from octavo.settings import read_settings
 
-Message = Mapping[str, Any]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
@@ -31,7 +40,8 @@ class LLM:
     """A model with its engine. Keyword arguments are those of ``EngineArgs``.
 
     Not to be used from several threads at once. Where a call takes ``cache_salt``, its prompts share cached tokens with
-    those of the same salt only, but for the first ``cache_open_tokens`` of each, which are shared with all.
+    those of the same salt only, but for the first ``cache_open_tokens`` of each, which are shared with all; and
+    ``retention`` says how long the prefix cache keeps what the call leaves in it.
 
     Raises:
         ConfigurationError: the model or the settings cannot work.
@@ -52,6 +62,7 @@ class LLM:
         *,
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
+        retention: Retention | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts, all together; answers come in the order of the prompts.
 
@@ -64,7 +75,7 @@ class LLM:
         listed = listed_prompts(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
-        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, [cache_open_tokens] * len(ids))
+        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, [cache_open_tokens] * len(ids), retention)
         return self._run(texts, requests)
 
     def beam_search(
@@ -74,6 +85,7 @@ class LLM:
         *,
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
+        retention: Retention | None = None,
     ) -> list[BeamSearchOutput]:
         """The ``params.beam_width`` best completions of each prompt, all searched together; answers come in the order
         of the prompts, the results of each best first.
@@ -81,13 +93,11 @@ class LLM:
         Raises:
             InvalidRequestError: one of them can never be served; the others are aborted.
         """
-        given: Any = params
-        if not isinstance(given, BeamSearchParams):
-            raise InvalidRequestError(f"params must be BeamSearchParams, got {given!r:.80}", "params")
+        check_beam_params(params)
         ids = [self._encode(prompt) for prompt in listed_prompts(prompts)]
         requests = self._requests(ids, [SamplingParams()] * len(ids), cache_salt, [cache_open_tokens] * len(ids))
         outputs = self._run([None] * len(ids), [replace(request, beam_search=params) for request in requests])
-        return [BeamSearchOutput([self._sequence(output, each) for each in output.outputs]) for output in outputs]
+        return [beam_results(output, self._tokenizer) for output in outputs]
 
     def chat(
         self,
@@ -96,6 +106,7 @@ class LLM:
         *,
         cache_salt: str | None = None,
         cache_open_tokens: int | Literal["system"] = 0,
+        retention: Retention | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template.
@@ -118,7 +129,8 @@ class LLM:
             num_system_tokens(self._tokenizer, talk, token_ids) if cache_open_tokens == "system" else cache_open_tokens
             for talk, token_ids in zip(conversations, ids, strict=True)
         ]
-        return self._run([None] * len(ids), self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens))
+        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens, retention)
+        return self._run([None] * len(ids), requests)
 
     def stream(
         self,
@@ -128,6 +140,7 @@ class LLM:
         *,
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
+        retention: Retention | None = None,
     ) -> Iterator[OutputDelta]:
         """One request, delta by delta, as they come. Closing the iterator aborts it. Several streams may be read in
         turns, with calls of ``generate`` between: each step serves all of them.
@@ -135,7 +148,7 @@ class LLM:
         ``clamp_max_tokens``: shorten ``max_tokens`` to the room left instead of refusing.
         """
         token_ids = as_token_ids(prompt_token_ids)
-        (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens])
+        (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens], retention)
         request = replace(request, clamp_max_tokens=clamp_max_tokens or params is None)
         request_id = request.request_id
         open_choices = request.num_choices
@@ -180,19 +193,10 @@ class LLM:
         Raises:
             InvalidRequestError: the quota (``pin_quota``), or an open request, leaves no room for it.
         """
-        given: Any = prompt
-        if isinstance(given, Sequence) and given and isinstance(given[0], Mapping):
-            ids = self._tokenizer.apply_chat_template(given, add_generation_prompt=False)
-        else:
-            ids = self._encode(given)
-        params = SamplingParams(temperature=0.0, max_tokens=1)
-        (request,) = self._requests([ids], [params], cache_salt, [cache_open_tokens])
-        (output,) = self._run([None], [replace(request, pins=(PinWish(len(ids), ttl, priority),))])
-        report = output.pin_report
-        assert report is not None, "a request that asked for pins is told what became of them"
-        if not report.pins:
-            raise OctavoError(report.refusals[0])
-        return report.pins[0]
+        ids = ids_to_pin(prompt, self._tokenizer)
+        (request,) = self._requests([ids], [PIN_PARAMS], cache_salt, [cache_open_tokens])
+        (output,) = self._run([None], [replace(request, pins=whole_prompt_wish(ids, ttl, priority))])
+        return pin_made(output)
 
     def unpin(self, pin_id: str) -> bool:
         """End a pin before its time; false if there is none of this id."""
@@ -225,27 +229,19 @@ class LLM:
         params: Sequence[SamplingParams | None],
         cache_salt: str | None,
         open_tokens: Sequence[int],
+        retention: Retention | None = None,
     ) -> list[EngineRequest]:
-        """One a prompt. Where no params are given, the default of ``max_tokens`` gives way to the room (spec D2)."""
         return [
-            EngineRequest(
+            make_request(
                 str(next(self._ids)),
                 token_ids,
-                param or SamplingParams(),
-                time.time(),
-                clamp_max_tokens=param is None,
+                param,
                 cache_salt=cache_salt,
                 num_open_tokens=num_open,
+                retention=retention,
             )
             for token_ids, param, num_open in zip(ids, params, open_tokens, strict=True)
         ]
-
-    def _sequence(self, output: RequestOutput, choice: CompletionOutput) -> BeamSearchSequence:
-        assert choice.cumulative_logprob is not None
-        assert choice.finish_reason is not None
-        tokens = output.prompt_token_ids + choice.token_ids
-        text = self._tokenizer.decode(tokens)
-        return BeamSearchSequence(tokens, text, choice.cumulative_logprob, choice.finish_reason)
 
     def _add(self, request: EngineRequest) -> None:
         with interrupts_wait():

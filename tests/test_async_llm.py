@@ -16,10 +16,12 @@ import octavo
 from octavo import (
     LLM,
     AsyncLLM,
+    BeamSearchParams,
     ConfigurationError,
     EngineDeadError,
     InvalidRequestError,
     RequestOutput,
+    Retention,
     SamplingParams,
 )
 from tests.support.models import rand_model
@@ -114,6 +116,46 @@ async def test_the_prefix_cache_is_shared_by_salt_and_can_be_reset(llm: AsyncLLM
     assert [await num_cached(salt) for salt in ("a", "a", "b")] == [0, 38, 0]
     await llm.reset_prefix_cache()
     assert await num_cached("a") == 0
+
+
+async def test_beam_search_finds_what_llm_finds(llm: AsyncLLM, folder: Path) -> None:
+    params = BeamSearchParams(3, max_tokens=5)
+    found = await asyncio.gather(*(llm.beam_search(prompt, params) for prompt in PROMPTS))
+    assert found == LLM(str(folder), num_blocks=64).beam_search(list(PROMPTS), params)
+    with pytest.raises(InvalidRequestError, match="must be BeamSearchParams"):
+        await llm.beam_search(PROMPTS[0], PARAMS)  # type: ignore[arg-type]
+
+
+async def test_pins(llm: AsyncLLM) -> None:
+    head = list(range(50, 82))
+    expected = (await outputs_of(llm, [*head, 1]))[-1].outputs
+    pin = await llm.pin(head, ttl=3600, cache_salt="a")
+    assert (pin.num_tokens, pin.cache_salt) == (32, "a")
+    assert await llm.pins() == [pin]
+    await llm.reset_prefix_cache()
+    last = (await outputs_of(llm, [*head, 1], cache_salt="a"))[-1]
+    assert (last.num_cached_tokens, last.outputs) == (32, expected)
+    assert await llm.unpin(pin.pin_id)
+    assert not await llm.unpin(pin.pin_id)
+    assert await llm.pins() == []
+    talk = await llm.pin([{"role": "system", "content": "Answer in as few words as you can."}])
+    assert await llm.unpin(talk.pin_id)
+    with pytest.raises(InvalidRequestError, match="pin_quota"):
+        await llm.pin(list(range(300)))
+
+
+async def test_retention(llm: AsyncLLM) -> None:
+    """What is of a higher priority outlives what came later."""
+    await llm.reset_prefix_cache()
+    kept, lost = list(range(100, 140)), list(range(200, 240))
+    await outputs_of(llm, kept, retention=Retention(80))
+    await outputs_of(llm, lost)
+    for start in range(8):
+        await outputs_of(llm, [start + 1] * 150, SamplingParams(max_tokens=1))
+    assert (await outputs_of(llm, lost))[-1].num_cached_tokens == 0
+    assert (await outputs_of(llm, kept))[-1].num_cached_tokens >= 32
+    with pytest.raises(InvalidRequestError, match="retention must be Retention, got 80"):
+        await outputs_of(llm, kept, retention=80)
 
 
 async def test_a_model_that_is_not_there() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.core.errors import InvalidRequestError
+from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.llm import LLM
 from tests.support.models import RAND_VOCAB, rand_model
@@ -58,3 +59,22 @@ def test_a_conversation_and_the_quota(llm: LLM) -> None:
         llm.pin([1, 2, 3])
     assert llm.pins() == [pin]
     assert llm.get_metrics().pins_refused == {"quota": 1, "short": 1}
+
+
+def test_retention(llm: LLM) -> None:
+    """What is of a higher priority outlives what came later, and answers are the same, bit for bit."""
+    (expected,) = llm.generate(QUESTIONS[0], PARAMS)
+    llm.reset_prefix_cache()
+    llm.generate(QUESTIONS[0], PARAMS, retention=Retention(80, duration=3600))
+    for other in OTHERS:
+        llm.generate(other, PARAMS)
+    (kept,) = llm.generate(QUESTIONS[0], PARAMS)
+    assert kept.num_cached_tokens >= 64
+    assert kept.outputs == expected.outputs
+    llm.reset_prefix_cache()
+    llm.generate(QUESTIONS[0], PARAMS)
+    for other in OTHERS:
+        llm.generate(other, PARAMS)
+    assert llm.generate(QUESTIONS[0], PARAMS)[0].num_cached_tokens < 64
+    with pytest.raises(InvalidRequestError, match="retention must be Retention, got 80"):
+        llm.generate(QUESTIONS[0], PARAMS, retention=80)  # type: ignore[arg-type]
