@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from octavo.server import admin, chat, completions, system, tokenize
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -37,3 +39,11 @@ def test_the_readme_gives_the_two_commands_and_ci_runs_one_of_them() -> None:
     assert "\n    make serve " in readme
     assert "\n    make test " in readme
     assert "\nmake test " in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_readme_names_every_route() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    families = (system, completions, chat, tokenize, admin)
+    paths = {route.path.split("/{")[0] for family in families for route in family.router.routes}  # type: ignore[attr-defined]
+    assert "/v1/chat/completions" in paths
+    assert {path for path in paths if f"`{path}`" not in readme} == set()
