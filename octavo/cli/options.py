@@ -6,7 +6,7 @@ Defaults live in one place, ``EngineArgs`` and ``SamplingParams``: a flag that n
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,14 @@ def all_of(*decorators: Decorator) -> Decorator:
 
 class _TextLoader(yaml.BaseLoader):
     """Values as they stand in the file, but for null: YAML's own reading makes 83 of a key 0123, true of a folder
-    ``on``, and 90 of 1:30."""
+    ``on``, and 90 of 1:30. Of a name that is there twice it would take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        names = [name.value for name, _ in node.value]
+        twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 _TextLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
@@ -95,6 +102,8 @@ def _apply_config(ctx: click.Context, _param: click.Parameter, path: Path | None
             hint = f" (did you mean {near[0]}?)" if near else f"; `{ctx.command_path} --help` lists the settings"
             raise ConfigurationError(f"unknown setting {key!r} in {path}{hint}")
         parameter = settings[flag]
+        if parameter.name in defaults:
+            raise ConfigurationError(f"{key} in {path} is given under another name too; leave one out")
         if value is not None:
             multiple = isinstance(parameter, click.Option) and parameter.multiple
             defaults[parameter.name or ""] = _as_given(path, str(key), value, multiple)

@@ -22,7 +22,7 @@ Run = Callable[..., Result]
 @click.command("probe")
 @model_argument
 @setting("--name", multiple=True)
-@sampling_options(default_max_tokens=7)
+@sampling_options
 @engine_options
 def probe(engine_args: EngineArgs, params: SamplingParams, name: tuple[str, ...]) -> None:
     """Prints what it was given."""
@@ -57,7 +57,7 @@ def test_without_flags_the_defaults_are_those_of_engine_args(run: Run) -> None:
     given = values(run())
     for field in dataclasses.fields(EngineArgs):
         assert given[field.name] == field.default, field.name
-    assert given["params"] == {"max_tokens": 7, "stop": [], "seed": None}
+    assert given["params"] == {"max_tokens": None, "stop": [], "seed": None}
 
 
 def test_every_field_of_engine_args_has_a_flag() -> None:
@@ -134,6 +134,9 @@ def test_sampling_flags_and_the_seed_of_both(run: Run) -> None:
         ("config: other.yaml", "unknown setting 'config'"),
         ("1: 3", "unknown setting '1' in"),
         ("- a", "must hold `name: value` lines, not a list"),
+        ("block-size: 4\nblock-size: 8", "is not valid YAML: block-size is given twice"),
+        ("block-size: 4\nblock_size: 8", "block_size in"),
+        ("gpu-memory-utilization: 0.1\nmemory-utilization: 0.2", "is given under another name too; leave one out"),
         ("a: b: c", "is not valid YAML: mapping values are not allowed here"),
         ("model: [a, b]", "model in"),
         ("max-num-seqs: {a: 1}", "must be a single value, not a dict"),
