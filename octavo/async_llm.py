@@ -143,7 +143,7 @@ class AsyncLLM:
             EngineDeadError: the engine process is gone.
         """
         check_beam_params(params)
-        request = await self._request(prompt, None, cache_salt, cache_open_tokens, retention)
+        request = await self._request(prompt, SamplingParams(), cache_salt, cache_open_tokens, retention)
         output = await self._whole(replace(request, beam_search=params))
         return await self._in_thread(lambda it: beam_results(output, it))
 

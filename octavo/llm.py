@@ -95,7 +95,8 @@ class LLM:
         """
         check_beam_params(params)
         ids = [self._encode(prompt) for prompt in listed_prompts(prompts)]
-        requests = self._requests(ids, [SamplingParams()] * len(ids), cache_salt, [cache_open_tokens] * len(ids))
+        sampling, open_tokens = [SamplingParams()] * len(ids), [cache_open_tokens] * len(ids)
+        requests = self._requests(ids, sampling, cache_salt, open_tokens, retention)
         outputs = self._run([None] * len(ids), [replace(request, beam_search=params) for request in requests])
         return [beam_results(output, self._tokenizer) for output in outputs]
 
@@ -194,7 +195,7 @@ class LLM:
             InvalidRequestError: the quota (``pin_quota``), or an open request, leaves no room for it.
         """
         ids = ids_to_pin(prompt, self._tokenizer)
-        (request,) = self._requests([ids], [PIN_PARAMS], cache_salt, [cache_open_tokens])
+        (request,) = self._requests([ids], [PIN_PARAMS], cache_salt, [cache_open_tokens], None)
         (output,) = self._run([None], [replace(request, pins=whole_prompt_wish(ids, ttl, priority))])
         return pin_made(output)
 
@@ -229,7 +230,7 @@ class LLM:
         params: Sequence[SamplingParams | None],
         cache_salt: str | None,
         open_tokens: Sequence[int],
-        retention: Retention | None = None,
+        retention: Retention | None,
     ) -> list[EngineRequest]:
         return [
             make_request(

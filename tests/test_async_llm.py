@@ -126,6 +126,12 @@ async def test_beam_search_finds_what_llm_finds(llm: AsyncLLM, folder: Path) -> 
         await llm.beam_search(PROMPTS[0], PARAMS)  # type: ignore[arg-type]
 
 
+async def test_what_a_search_asks_for_is_not_shortened(llm: AsyncLLM) -> None:
+    prompt = [5, 6, 7, 8] * (llm._running.limits.max_model_len // 4 - 1)
+    with pytest.raises(InvalidRequestError, match="for the output"):
+        await llm.beam_search(prompt, BeamSearchParams(1, max_tokens=5))
+
+
 async def test_pins(llm: AsyncLLM) -> None:
     head = list(range(50, 82))
     expected = (await outputs_of(llm, [*head, 1]))[-1].outputs

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from octavo.core.beam_search import BeamSearchParams
 from octavo.core.errors import InvalidRequestError
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
@@ -59,6 +60,13 @@ def test_a_conversation_and_the_quota(llm: LLM) -> None:
         llm.pin([1, 2, 3])
     assert llm.pins() == [pin]
     assert llm.get_metrics().pins_refused == {"quota": 1, "short": 1}
+
+
+def test_retention_of_a_beam_search(llm: LLM) -> None:
+    llm.beam_search([QUESTIONS[0]], BeamSearchParams(2, 4), retention=Retention(80, duration=3600))
+    for other in OTHERS:
+        llm.generate(other, PARAMS)
+    assert llm.generate(QUESTIONS[0], PARAMS)[0].num_cached_tokens >= 64
 
 
 def test_retention(llm: LLM) -> None:
