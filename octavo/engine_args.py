@@ -230,6 +230,8 @@ def _check_disk_tier(args: EngineArgs) -> None:
         if space is not None:
             raise ConfigurationError(f"prefix_cache_disk_space of {space!r:.60} GiB needs a folder, prefix_cache_dir")
         return
+    if not args.prefix_cache_dir.strip():
+        raise ConfigurationError("prefix_cache_dir is empty; name a folder ('.' for this one) or leave it out")
     if not args.enable_prefix_caching:
         raise ConfigurationError(
             f"prefix_cache_dir {args.prefix_cache_dir!s:.200} keeps nothing while enable_prefix_caching is off; "

@@ -171,7 +171,13 @@ class Lander:
             landing.outcome.hypotheses[member] = hypothesis
 
     def _count_prompt(self, request: Request) -> None:
-        """Count a prompt when its first token is there: once a request, whatever its choices and preemptions."""
+        """Count a prompt, and what the cache had of it, when its first token is there: once a request, whatever its
+        choices and preemptions."""
         is_first = request.num_output_tokens == (request.group is None)
-        if is_first and request.choice_index == 0:
-            self._population.counters.prompt_tokens += request.num_prompt_tokens
+        if not is_first or request.choice_index != 0:
+            return
+        counters = self._population.counters
+        counters.prompt_tokens += request.num_prompt_tokens
+        if self._kv.config.enable_prefix_caching and request.may_read_cache:
+            counters.prefix_queries += request.num_prompt_tokens
+            counters.prefix_hits += request.num_cached_tokens or 0

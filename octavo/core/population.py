@@ -70,7 +70,7 @@ class Population:
         if self.kv.config.enable_prefix_caching:
             self._claim(request, hit.num_device_blocks)
         if request.num_cached_tokens is None:
-            self._count_hit(request, hit.num_tokens)
+            request.num_cached_tokens = hit.num_tokens
         self.running.add(request)
         return allocation.copies
 
@@ -260,11 +260,3 @@ class Population:
     def _take_row_id(self) -> int:
         self._next_row_id += 1
         return self._next_row_id - 1
-
-    def _count_hit(self, request: Request, num_tokens: int) -> None:
-        """Count what the cache had of a request's prompt: once a request, whatever its choices and preemptions."""
-        request.num_cached_tokens = num_tokens
-        if request.choice_index == 0:
-            self.counters.prefix_hits += num_tokens
-            if self.kv.config.enable_prefix_caching and request.may_read_cache:
-                self.counters.prefix_queries += request.num_prompt_tokens

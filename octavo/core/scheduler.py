@@ -258,6 +258,8 @@ class Scheduler:
             request.roll_back()
             if request in unfounded:  # not even what they began with is there
                 request.start_from(0)
+                if not request.num_preemptions:
+                    request.num_cached_tokens = None  # what was thought to be cached may not be: a damaged disk
             if ended:
                 population.land_ended(request)
         for request in unfounded:

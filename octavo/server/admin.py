@@ -50,7 +50,12 @@ async def create_pin(request: Request) -> Response:
         num_open_tokens=fields.cache_open_tokens or 0,
         pins=[(PinWish(len(prompt.token_ids), fields.ttl, fields.priority),)],
     )
-    await unless_gone(request.receive, collect(state, generation))
+    try:
+        await unless_gone(request.receive, collect(state, generation))
+    except InvalidRequestError as error:
+        if error.param == "pin_prefix":  # the body of this route has none: what is to be pinned is the prompt
+            error.param = "prompt"
+        raise
     report = generation.pin_reports[0]
     if not report.pins:
         raise ApiError(409, f"{report.refusals[0]}.", code="pin_lost")

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from octavo.core.errors import InvalidRequestError
@@ -31,10 +30,6 @@ router = APIRouter()
 RESPONSE_ROLE = "assistant"
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
-    type: str
-
-
 class ChatRequest(SamplingFields, kw_only=True):
     messages: list[Any] | None = None
     add_generation_prompt: bool | None = None
@@ -44,7 +39,6 @@ class ChatRequest(SamplingFields, kw_only=True):
     max_completion_tokens: Int64 | None = None
     logprobs: bool | None = None
     top_logprobs: Int64 | None = None
-    response_format: ResponseFormat | None = None
     cache_control: Any = None
     tools: list[Any] | None = None
     tool_choice: Any = None
@@ -84,11 +78,6 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 def _refuse(fields: ChatRequest) -> None:
-    if fields.response_format is not None and fields.response_format.type != "text":
-        raise InvalidRequestError(
-            f"response_format of type {fields.response_format.type[:40]!r} is not supported yet; 'text' is.",
-            "response_format",
-        )
     if fields.tools and fields.tool_choice != "none":
         raise InvalidRequestError("tools are not supported yet; send tool_choice 'none' to ignore them.", "tools")
     if not fields.tools and fields.tool_choice not in (None, "none", "auto"):

@@ -25,6 +25,10 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: str
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """Null means the same as absent. Names and meanings as in SamplingParams; the last group is refused by name."""
 
@@ -64,6 +68,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
     use_beam_search: bool | None = None
+    response_format: ResponseFormat | None = None
     structured_outputs: Any = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -93,6 +98,11 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
     for name in _GUIDED:
         if getattr(fields, name) is not None:
             raise InvalidRequestError(f"{name} is not supported yet.", name)
+    if fields.response_format is not None and fields.response_format.type != "text":
+        raise InvalidRequestError(
+            f"response_format of type {fields.response_format.type[:40]!r} is not supported yet; 'text' is.",
+            "response_format",
+        )
     if not fields.use_beam_search:
         for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
             if getattr(fields, name) not in (None, neutral):

@@ -170,8 +170,8 @@ class Soak:
         self.seen[request.status.value] += 1
         self.seen["swapped or recomputed"] += request.num_preemptions > 0
         self.expected["preemptions"] += request.num_preemptions
-        if request.choice_index == 0 and request.num_cached_tokens is not None:
-            self.expected["hits"] += request.num_cached_tokens
+        if request.choice_index == 0 and request.num_output_tokens and request.may_read_cache:
+            self.expected["hits"] += request.num_cached_tokens or 0
         goes_on = request.choice_index == 0 and request.status in (Status.LENGTH, Status.STOPPED)
         if goes_on and self.rng.random() < 0.6:
             question = self.rng.choices(range(1, VOCAB_SIZE), k=self.rng.randint(1, 60))

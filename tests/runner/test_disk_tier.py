@@ -153,7 +153,8 @@ def test_a_damaged_file_costs_time_only(rand: Path, tmp_path: Path, caplog: pyte
     path.write_bytes(data)
     with _llm(rand, tmp_path) as second:
         answer = _ask(second)
-        assert _bits(answer) == expected
+        assert (answer.num_cached_tokens, _bits(answer)) == (0, expected)
+        assert second.get_metrics().prefix_hits == 0
     assert [record.levelname for record in caplog.records if "is damaged" in record.getMessage()] == ["WARNING"]
     caplog.clear()
     with _llm(rand, tmp_path) as third:
@@ -249,7 +250,8 @@ def test_a_full_disk_is_told_once_and_served_without(
         ({"prefix_cache_disk_space": 1.0}, "prefix_cache_disk_space of 1.0 GiB needs a folder, prefix_cache_dir"),
         ({"prefix_cache_dir": "x", "enable_prefix_caching": False}, "keeps nothing while enable_prefix_caching is off"),
         ({"prefix_cache_dir": "x", "prefix_cache_disk_space": 0}, "must be a number of GiB above 0, got 0"),
-        ({"prefix_cache_dir": "x", "prefix_cache_disk_space": "4"}, "must be a number of GiB above 0, got '4'"),
+        ({"prefix_cache_dir": " "}, "prefix_cache_dir is empty"),
+        ({"prefix_cache_dir": "x", "prefix_cache_disk_space": "4"}, "must be a number, got '4'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:

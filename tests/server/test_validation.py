@@ -41,6 +41,7 @@ BAD_EVERYWHERE: list[tuple[str, Any]] = [
     ("cache_salt", ""), ("cache_salt", "x" * 1025), ("cache_salt", 5),
     ("priority", 10**30), ("truncate_prompt_tokens", 0), ("truncate_prompt_tokens", -1),
     ("use_beam_search", "yes"), ("length_penalty", 2.0), ("structured_outputs", {"regex": "a"}),
+    ("response_format", {"type": "json_object"}), ("response_format", {"type": "nope"}), ("response_format", {}),
     ("guided_json", {}), ("stream_options", {"include_usage": True}), ("stream", "yes"), ("model", 5),
 ]  # fmt: skip
 
@@ -66,7 +67,6 @@ BAD_CHAT: list[tuple[str, Any]] = [
     ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
     ("messages", [{"role": "user", "content": "a"}] * 4097), ("messages", [{"role": "user", "content": "x" * 6400}]),
     ("top_logprobs", 3), ("tools", [{"type": "function"}]), ("tool_choice", "required"), ("functions", [{}]),
-    ("response_format", {"type": "json_object"}), ("response_format", {"type": "nope"}), ("response_format", {}),
     ("chat_template", "{{ 1 }}"), ("max_completion_tokens", 0), ("max_completion_tokens", 600),
 ]  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_both_ways_to_begin_an_answer(client: httpx.Client) -> None:
         {"prompt": [263]},  # B52: a row of the model beyond the tokenizer's ids
         {"truncate_prompt_tokens": 100, "prompt": "x" * 6400},
         {"skip_special_tokens": False, "min_tokens": 1, "ignore_eos": True, "priority": -3, "length_penalty": 1.0},
-        {"suffix": "", "stream": False, "stop": [], "response_format": "ignored: not a field of completions"},
+        {"suffix": "", "stream": False, "stop": [], "response_format": {"type": "text"}},
     ],
     ids=case_id,
 )
