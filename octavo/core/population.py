@@ -188,10 +188,11 @@ class Population:
         for request in requests:
             self.waiting.push(request)
 
-    def forget_cached(self) -> None:
-        """Empty the prefix cache, but for what is pinned. Running requests keep their blocks and publish no more: what
-        would follow a forgotten block could never be hit."""
-        for request in self.running:
+    def forget_cached(self, with_blocks: Iterable[Request]) -> None:
+        """Empty the prefix cache, but for what is pinned. Requests ``with_blocks``, also those that have ended and that
+        a step in flight still computes, keep them and publish no more: what would follow a forgotten block could never
+        be hit."""
+        for request in with_blocks:
             if request.next_publish < NEVER:
                 self._abandon_claims(request)
                 request.next_publish = request.prompt_end = NEVER

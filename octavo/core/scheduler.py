@@ -70,9 +70,14 @@ class Scheduler:
     def open_requests(self) -> list[Request]:
         """Requests that have not ended, and those that have but hold blocks until a step in flight lands."""
         population = self.population
-        places = (self.running, self.waiting, self.prefix_waits, population.families)
+        places = (self.waiting, self.prefix_waits, population.families)
+        return list(dict.fromkeys(chain(self._with_blocks, *places)))
+
+    @property
+    def _with_blocks(self) -> list[Request]:
+        """Those that run, and those that have ended while a step computes them."""
         flying = (request for flight in self._flights for request in flight.requests)
-        return list(dict.fromkeys(chain(*places, flying)))
+        return list(dict.fromkeys(chain(self.running, flying)))
 
     # Intake
 
@@ -306,7 +311,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached block that is not pinned."""
-        self.population.forget_cached()
+        self.population.forget_cached(self._with_blocks)
 
 
 def _compose(copies: Iterable[BlockCopy]) -> list[BlockCopy]:

@@ -170,6 +170,24 @@ def test_who_waits_no_more_at_its_bound_is_not_woken() -> None:
     assert woken == []
 
 
+@pytest.mark.parametrize("ends", ["aborted", "itself"])
+@DEPTHS
+def test_after_a_reset_nothing_is_cached_that_follows_what_was_forgotten(ends: str, depth: int) -> None:
+    """A request that has ended, while a step computes it, left what it had computed in the cache when that landed."""
+    harness = Harness(depth=depth)
+    request = harness.add(list(range(9)), 30 if ends == "aborted" else 8)
+    while request.num_output_tokens < 6:
+        harness.step()
+    while not harness.pending:
+        harness.plan()
+    if ends == "aborted":
+        harness.scheduler.abort(request)
+    harness.scheduler.reset_prefix_cache()
+    harness.run()
+    assert request.is_finished
+    assert harness.kv.pool.num_named == 0
+
+
 def test_nobody_waits_when_nothing_runs() -> None:
     """Should what is awaited never come, nor a step that counts towards the bound, the waiter runs by itself."""
     harness = Harness()
