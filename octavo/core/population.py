@@ -83,17 +83,19 @@ class Population:
         child.move_to(Status.RUNNING)
         child.start_from(parent.num_computed_tokens)
         child.chain = parent.chain.copy()
-        child.next_publish = parent.next_publish
+        # What it shares it publishes when the parent does: who holds a named block holds all that it follows by name.
+        child.next_publish, child.prompt_end = parent.next_publish, parent.prompt_end
         if child.num_cached_tokens is None:
             child.num_cached_tokens = parent.num_cached_tokens
         self.running.add(child)
 
     def fork_or_queue(self, parent: Request, child: Request) -> None:
         """A request in no queue takes over the tokens of ``parent``, and its blocks if it has any and there is a row
-        left; else it gets in line with them."""
+        left; else it gets in line with them. No step computes ``parent``, whose row will be another one."""
         child.token_ids = parent.token_ids.copy()
         child.chain = parent.chain.copy()
         if parent.status is Status.RUNNING and len(self.running) < self._config.max_num_seqs:
+            self.publisher.publish_full(parent)
             self.fork(parent, child)
             self.unknown_rows.add(child)
         else:

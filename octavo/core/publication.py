@@ -39,12 +39,17 @@ class Publisher:
         if request.next_publish == NEVER:
             return
         assert request.tables is not None
+        self.publish_full(request)
+        landed = min(request.num_landed_tokens, request.num_tokens)
+        self._kv.publish_tail(request.tables, request.chain, request.token_ids, landed)
+
+    def publish_full(self, request: Request) -> None:
+        """Full blocks of a request that no step computes, and whose row is given up: the runner is not told."""
         landed = min(request.num_landed_tokens, request.num_tokens)
         if landed >= request.next_publish:
             self._publish_full(request, landed, None)
-            # Its row is given up too; the runner may know it no more, or not yet.
+            # The runner may know the row no more, or not yet.
             self.table_writes = [write for write in self.table_writes if write.row_id != request.row_id]
-        self._kv.publish_tail(request.tables, request.chain, request.token_ids, landed)
 
     def _publish_full(self, request: Request, landed: int, reader: int | None) -> None:
         tables, chain, token_ids, size = request.tables, request.chain, request.token_ids, self._kv.config.block_size

@@ -289,10 +289,30 @@ def test_the_source_of_a_last_copy_does_not_outlive_its_parent_in_the_cache() ->
     harness.add_beams([1, 2, 3, 4, 5, 0], Search(4, 2))
     harness.add_beams([1, 0], Search(4, 6))
     while harness.step():
-        for request in harness.requests:
-            found = [harness.kv.pool.lookup(name) is not None for name in request.chain.hashes]
-            assert found == sorted(found, reverse=True), "a block is cached, and what it follows is not"
+        harness.check_leaves_go_first()
     harness.run()
+
+
+@pytest.mark.parametrize("num_steps", range(2, 19))
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_beams_share_no_block_that_the_cache_has_already(num_groups: int, num_steps: int) -> None:
+    """A search finds again what another has left in the cache. When a beam of it gives its blocks up, others hold
+    what they share with it under the names of the cache, so that nothing outlives what it follows."""
+    search, prompt = Search(3, 20), [1, 2, 3]
+    harness = Harness(num_blocks=36 * num_groups, num_groups=num_groups, block_size=2)
+    harness.add_beams(prompt, Search(3, 8))
+    harness.run()
+    members = harness.add_beams(prompt, search)
+    for _ in range(num_steps):
+        harness.plan()
+        harness.land()
+    beams = [member for member in members if member.status is Status.RUNNING]
+    harness.scheduler.population.preempt(beams[0])
+    for table in (table for beam in beams[1:] if beam.tables for table in beam.tables.groups):
+        is_named = [harness.kv.pool.names[block_id] is not None for block_id in table]
+        assert is_named == sorted(is_named, reverse=True), "a beam holds a named block, and not what it follows"
+    harness.run()
+    check_beams(harness, members, prompt, search)
 
 
 def test_a_search_with_more_beams_than_tokens_ends_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:

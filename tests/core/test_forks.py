@@ -354,6 +354,31 @@ def test_prompt_logprobs_are_the_parents_alone(depth: int) -> None:
 
 
 @DEPTHS
+@pytest.mark.parametrize("ends", [None, 0, 1])
+def test_choices_that_compute_again_what_is_cached_take_the_cached_blocks(ends: int | None, depth: int) -> None:
+    """All of them do, not only the one that computes: a named block of the others would outlive what it follows.
+    ``ends``: the choice that is aborted while the others go on."""
+    harness = Harness(num_blocks=12, block_size=2, max_num_seqs=2, max_num_batched_tokens=6, depth=depth)
+    harness.add([1, 2, 3, 4, 5, 1], 1)
+    harness.run()
+    prompt = [1, 2, 3, 4, 5, 0, 0, 0, 0]
+    choices = harness.add_choices(prompt, 2, 7, prompt_logprobs=0)
+    while any(choice.num_output_tokens < 2 for choice in choices):
+        harness.step()
+        harness.check_leaves_go_first()
+    tables = [choice.tables.groups[0][:4] for choice in choices if choice.tables]
+    assert tables[0] == tables[1]
+    assert harness.kv.pool.num_named >= 5
+    if ends is not None:
+        harness.scheduler.abort(choices[ends])
+    while harness.step():
+        harness.check_leaves_go_first()
+    harness.run()
+    for choice in choices:
+        harness.check_answer(choice)
+
+
+@DEPTHS
 def test_choices_keep_the_salt_of_their_request(depth: int) -> None:
     """Also those that get in line, and those that were preempted (B11)."""
     harness = Harness(num_blocks=9, max_num_seqs=3, depth=depth)

@@ -15,7 +15,6 @@ from hypothesis.stateful import (
 )
 
 from octavo.core.errors import InvalidRequestError
-from octavo.core.hashing import group_names
 from octavo.core.pin_types import PinWish
 from octavo.core.request import Status
 from octavo.core.retention import Retention
@@ -225,14 +224,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def leaves_go_first(self) -> None:
-        """A cached block that nobody uses does not outlive what it follows, where a row sees all: pins and priorities
-        are closed under prefix."""
-        harness = self.harness
-        groups = [group for group, window in enumerate(harness.windows) if window is None]
-        for request in harness.requests:
-            for names in (group_names(group, request.chain.hashes) for group in groups):
-                found = [harness.kv.pool.lookup(name) is not None for name in names]
-                assert found == sorted(found, reverse=True), "a block is cached, and what it follows is not"
+        self.harness.check_leaves_go_first()
 
     @invariant()
     def the_calendar_knows_members_only(self) -> None:

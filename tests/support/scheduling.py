@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from octavo.core.beam_search import BeamSearchParams, Hypothesis
+from octavo.core.hashing import group_names
 from octavo.core.invariants import check_plan, check_scheduler
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig
@@ -173,6 +174,16 @@ class Harness:
 
     def check(self) -> None:
         check_scheduler(self.scheduler, self.requests)
+
+    def check_leaves_go_first(self) -> None:
+        """A cached block that nobody uses does not outlive what it follows, where a row sees all: pins and priorities
+        are closed under prefix."""
+        windows = self.windows or (None,) * self.num_groups
+        groups = [group for group, window in enumerate(windows) if window is None]
+        for request in self.requests:
+            for names in (group_names(group, request.chain.hashes) for group in groups):
+                found = [self.kv.pool.lookup(name) is not None for name in names]
+                assert found == sorted(found, reverse=True), "a block is cached, and what it follows is not"
 
     def run(self, max_steps: int = 20_000) -> None:
         """Until nothing is left; a hang fails."""
