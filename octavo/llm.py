@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
@@ -154,18 +154,15 @@ class LLM:
         request_id = request.request_id
         open_choices = request.num_choices
         try:
-            arrived = self._streams[request_id] = deque()
+            self._streams[request_id] = deque()
             self._add(request)
             while open_choices:
-                while not arrived:
-                    self._step()
-                delta = arrived.popleft()
-                raise_for(delta)
+                delta = self._next_delta(self._streams[request_id])
                 open_choices -= delta.finish_reason is not None
                 yield delta
         finally:
             self._streams.pop(request_id, None)
-            self._abort([request_id])
+            self._abort(request_id)
 
     def get_tokenizer(self) -> Tokenizer:
         return self._tokenizer
@@ -248,22 +245,34 @@ class LLM:
         with interrupts_wait():
             self._engine.add_request(request)
 
-    def _abort(self, request_ids: Iterable[str]) -> None:
+    def _abort(self, request_id: str) -> None:
         with interrupts_wait():
-            for request_id in request_ids:
-                self._engine.abort(request_id)
+            self._engine.abort(request_id)
 
     def _run(self, texts: Sequence[str | None], requests: Sequence[EngineRequest]) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
-        try:
-            for text, request in zip(texts, requests, strict=True):
-                outputs[request.request_id] = RequestOutput.begin(request, text)
-                self._add(request)
-            while not all(output.finished for output in outputs.values()):
-                self._take(self._step(), outputs)
-        finally:
-            self._abort(outputs)
+        with interrupts_wait() as deliver_interrupt:
+            try:
+                for text, request in zip(texts, requests, strict=True):
+                    outputs[request.request_id] = RequestOutput.begin(request, text)
+                    self._engine.add_request(request)
+                while not all(output.finished for output in outputs.values()):
+                    self._take(self._step(), outputs)
+                    deliver_interrupt()
+            finally:
+                for request_id in outputs:
+                    self._engine.abort(request_id)
         return list(outputs.values())
+
+    def _next_delta(self, arrived: deque[OutputDelta]) -> OutputDelta:
+        """What comes next for an open stream."""
+        with interrupts_wait() as deliver_interrupt:
+            while not arrived:
+                self._step()
+                deliver_interrupt()
+            delta = arrived.popleft()
+            raise_for(delta)
+        return delta
 
     def _take(self, news: EngineOutputs, outputs: Mapping[str, RequestOutput]) -> None:
         for delta in news.deltas:
@@ -275,12 +284,12 @@ class LLM:
                 outputs[times.request_id].metrics.append(times)
 
     def _step(self) -> EngineOutputs:
-        """One step of everything; what it brought for open streams waits there until they are read."""
-        with interrupts_wait():
-            news = self._engine.step()
-            for delta in news.deltas:
-                if delta.request_id in self._streams:
-                    self._streams[delta.request_id].append(delta)
+        """One step of everything, no interrupt within; what it brought for open streams waits there until they are
+        read."""
+        news = self._engine.step()
+        for delta in news.deltas:
+            if delta.request_id in self._streams:
+                self._streams[delta.request_id].append(delta)
         return news
 
 

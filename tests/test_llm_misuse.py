@@ -1,10 +1,12 @@
 """``LLM`` used wrongly, or interrupted: one clear sentence, nothing left behind."""
 
+import gc
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from octavo import LLM, InvalidRequestError, SamplingParams
 from octavo.core.errors import ConfigurationError, OctavoError
 from octavo.engine.interrupts import interrupts_wait
+from octavo.engine.messages import OutputDelta
+from octavo.outputs import raise_for
 from tests.support.models import rand_model
 
 GREEDY = SamplingParams(max_tokens=4, temperature=0.0)
@@ -147,21 +151,65 @@ def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
         LLM(name)
 
 
+@pytest.fixture(autouse=True)
+def interrupts_raise() -> Iterator[None]:
+    """As in a terminal: a shell lets what it starts in the background ignore SIGINT."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
 def run_until_interrupted(work: Callable[[], object], seconds: float) -> None:
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
 
     def interrupted() -> NoReturn:
         timer.start()  # on a busy machine the interrupt may come in here already
-        repeat_forever(work)
+        repeat(work, for_seconds=60.0)
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     timer.join()
 
 
-def repeat_forever(work: Callable[[], object]) -> NoReturn:
-    while True:
+def repeat(work: Callable[[], object], for_seconds: float) -> NoReturn:
+    end = time.monotonic() + for_seconds
+    while time.monotonic() < end:
         work()
+    pytest.fail(f"the interrupt was lost: {for_seconds:g} s later the work still goes on")
+
+
+def test_an_interrupt_that_comes_where_what_it_raises_is_lost_comes_through(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback of the garbage collector cannot raise: interrupts are not handled there, but between steps."""
+    is_armed = False
+
+    def callback(_phase: str, _info: dict[str, Any]) -> None:
+        nonlocal is_armed
+        if is_armed:
+            is_armed = False
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def collect_then(delta: OutputDelta) -> None:
+        gc.collect()
+        raise_for(delta)
+
+    monkeypatch.setattr("octavo.llm.raise_for", collect_then)
+    long = SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True)
+    works: list[Callable[[], object]] = [
+        lambda: llm.generate([[1, 2, 3]], long),
+        lambda: list(llm.stream([1, 2, 3], long)),
+    ]
+    gc.callbacks.append(callback)
+    try:
+        for work in works:
+            is_armed = True
+            with pytest.raises(KeyboardInterrupt):
+                repeat(work, for_seconds=20.0)
+            assert not is_armed
+            assert is_empty(llm)
+    finally:
+        gc.callbacks.remove(callback)
 
 
 def test_an_interrupted_call_leaves_nothing_and_the_next_is_right(llm: LLM) -> None:

@@ -2,26 +2,37 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 @contextmanager
-def interrupts_wait() -> Iterator[None]:
-    """Holds SIGINT back until the block has ended; then whoever handled it before does so.
+def interrupts_wait() -> Iterator[Callable[[], None]]:
+    """Holds SIGINT back until the block has ended, or calls what it is given; then whoever handled it before does so.
 
-    Signals reach the main thread alone, so elsewhere there is nothing to hold back.
+    What an interrupt raises in the middle of things is lost where nobody can catch it, in a finalizer or a callback of
+    the garbage collector. Signals reach the main thread alone, so elsewhere there is nothing to hold back.
     """
     previous = signal.getsignal(signal.SIGINT)
     if previous is None or threading.current_thread() is not threading.main_thread():
-        yield
+        yield _nothing_to_deliver
         return
     hits: list[tuple[int, FrameType | None]] = []
+
+    def deliver() -> None:
+        if hits and callable(previous):
+            first = hits[0]
+            hits.clear()
+            previous(*first)
+
     signal.signal(signal.SIGINT, lambda number, frame: hits.append((number, frame)))
     try:
-        yield
+        yield deliver
     finally:
         signal.signal(signal.SIGINT, previous)
-        if hits and callable(previous):
-            previous(*hits[0])
+        deliver()
+
+
+def _nothing_to_deliver() -> None:
+    """Interrupts are not held back."""

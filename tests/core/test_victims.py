@@ -54,12 +54,16 @@ def test_what_others_hold_is_no_loss() -> None:
 
 
 def test_choices_that_share_all_their_blocks_give_way() -> None:
-    """Each alone frees nothing, and the oldest needs a block: one after the other they go."""
-    harness = Harness(num_blocks=13, block_size=1, max_num_seqs=3, max_num_batched_tokens=10)
+    """One that goes frees nothing, and an older one needs a block: one after the other they go."""
+    harness = Harness(num_blocks=13, block_size=1, max_num_seqs=4, max_num_batched_tokens=5)
     harness.add([1, 2, 3, 4, 5, 0], 1)
-    harness.add_choices([1, 2, 3, 4, 5, 6, 7, 8, 9, 0], 3, 2, prompt_logprobs=0)
+    choices = harness.add_choices([1, 2, 3, 4, 5, 6, 7, 0], 4, 5)
     harness.run()
-    assert harness.scheduler.counters.num_preemptions >= 2
+    freed = [preemption.num_freed_blocks for preemption in harness.scheduler.take_preemptions()]
+    assert len(freed) >= 2
+    assert freed[0] == 0
+    for choice in choices:
+        harness.check_answer(choice)
 
 
 def test_a_sequence_frees_what_it_alone_refers_to() -> None:
