@@ -44,7 +44,12 @@ class ChildIndex:
 
     def add_head(self, parent: bytes, block_hash: bytes, packed: bytes) -> None:
         """A cached block can be found after a second ``parent`` too, but only as far as its first tokens, ``packed``,
-        go."""
+        go; or farther than before."""
+        _, known = self._heads.get(block_hash, NO_ENTRY)
+        if len(known) >= len(packed):
+            return
+        if known:
+            self._remove_other(parent, (known, block_hash))
         self._heads[block_hash] = (parent, packed)
         self._add_other(parent, (packed, block_hash))
 

@@ -215,7 +215,7 @@ class KVSanitizer:
         row = self._shadow.rows[row_id]
         block_id = row.tables[group][index]
         record, tokens = self._shadow.records[block_id], row.tokens[index * self._size : index * self._size + length]
-        is_right = record.group == group and record.follows(row.parents(index), length)
+        is_right = record.group == group and self._shadow.follows(record, row.parents(index), length)
         if is_right and record.tokens[:length] == tokens:
             return
         where = f"positions {index * self._size} to {index * self._size + length - 1} in block {block_id}"

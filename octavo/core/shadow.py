@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from octavo.core.hashing import BlockHasher, HashChain, group_suffix
 from octavo.core.kv_fault import KVFault, KVFaultError
@@ -18,26 +19,21 @@ class Record:
     layer group ``group``.
 
     ``name``: what the prefix cache calls them once the block is full of known tokens, else empty. ``tail_name``: the
-    same of the first ``tail_length`` of them, where the cache was seen to call them so. The first ``num_open`` of them
-    are as well what follows ``open_parent`` (see HashChain).
+    same of the first ``tail_length`` of them, where the cache was seen to call them so.
     """
 
-    __slots__ = ("group", "name", "num_open", "open_parent", "parent", "tail_length", "tail_name", "tokens")
+    __slots__ = ("group", "name", "parent", "tail_length", "tail_name", "tokens")
 
     def __init__(self, group: int = -1, parent: bytes = b"", tokens: Iterable[int] = (), name: bytes = b"") -> None:
         self.group = group
         self.parent = parent
-        self.open_parent: bytes | None = None
-        self.num_open = 0
         self.tokens = list(tokens)
         self.name = name
         self.tail_name = b""
         self.tail_length = 0
 
     def copy(self) -> "Record":
-        copied = Record(self.group, self.parent, self.tokens, self.name)
-        copied.open_parent, copied.num_open = self.open_parent, self.num_open
-        return copied
+        return Record(self.group, self.parent, self.tokens, self.name)
 
     def truncate(self, length: int) -> None:
         """Nothing is known of what stands after the first ``length`` tokens."""
@@ -46,17 +42,12 @@ class Record:
         if length < self.tail_length:
             self.tail_name, self.tail_length = b"", 0
 
-    def belong_to(self, row: "ShadowRow", index: int) -> None:
-        """These are now the contents of logical block ``index`` of ``row``."""
-        self.parent, self.open_parent = row.chain.parents[index], row.chain.open_parent(index)
-        self.num_open = row.chain.num_open_in_block
 
-    def follows(self, parents: tuple[bytes, bytes | None], length: int) -> bool:
-        """Do the first ``length`` tokens stand after one of ``parents``, those that a sequence has and what it may read
-        from all others?"""
-        if self.parent in parents:
-            return True
-        return self.open_parent is not None and self.open_parent in parents and length <= self.num_open
+class OpenHead(NamedTuple):
+    """The first ``num_tokens`` tokens of a block are as well what follows ``parent`` (see HashChain)."""
+
+    parent: bytes
+    num_tokens: int
 
 
 class ShadowRow:
@@ -103,6 +94,8 @@ class Shadow:
         self._hasher = hasher
         self._size = cache.block_size
         self._cache = cache
+        # By what a block follows within its salt: the most that a sequence has declared open, whoever computed it.
+        self._open_heads: dict[bytes, OpenHead] = {}
         self._in_flight: deque[_Effects] = deque()
 
     # A plan, in the order in which it is carried out
@@ -131,6 +124,7 @@ class Shadow:
         """``chain``: that of the sequence, without hashes."""
         row = self.rows[new.row_id] = ShadowRow(new, chain)
         self._name_blocks(row, len(row.tokens))
+        self._note_open_head(chain)
         for group, table in enumerate(row.tables):
             for block_id in table:
                 self._own(block_id, new.row_id, group)
@@ -172,7 +166,7 @@ class Shadow:
         record = self.records[block_id]
         self._in_flight[-1].written.append((record, offset))
         record.truncate(offset)
-        record.belong_to(row, index)
+        record.parent = row.chain.parents[index]
         record.tokens += row.tokens[positions.start : positions.stop]
         if len(record.tokens) == self._size and index < len(row.names[group]):
             record.name = row.names[group][index]
@@ -180,8 +174,7 @@ class Shadow:
     def claim(self, row: ShadowRow, group: int, index: int) -> None:
         """A full block was seen to hold logical block ``index`` of a row, whatever it was called before."""
         record = self.records[row.tables[group][index]]
-        record.belong_to(row, index)
-        record.group, record.name = group, row.names[group][index]
+        record.parent, record.group, record.name = row.chain.parents[index], group, row.names[group][index]
         record.tokens = row.tokens[index * self._size : (index + 1) * self._size]
 
     # Landing
@@ -232,6 +225,26 @@ class Shadow:
         if row is None:
             raise KVFaultError(KVFault.WRONG_TABLE, f"row {row_id} has no table: the runner does not know it")
         return row
+
+    def follows(self, record: Record, parents: tuple[bytes, bytes | None], length: int) -> bool:
+        """Do the first ``length`` tokens stand after one of ``parents``, those that a sequence has and what it may read
+        from all others?"""
+        if record.parent in parents:
+            return True
+        head = self._open_heads.get(record.parent)
+        return head is not None and head.parent in parents and length <= head.num_tokens
+
+    def _note_open_head(self, chain: HashChain) -> None:
+        parent = chain.open_parent(chain.salted_at)
+        if parent is None or not chain.num_open_in_block:
+            return
+        salted = chain.parents[chain.salted_at]
+        known = self._open_heads.get(salted, OpenHead(parent, 0))
+        self._open_heads[salted] = OpenHead(parent, max(known.num_tokens, chain.num_open_in_block))
+        if len(self._open_heads) > 2 * (len(self.records) + len(self.host_records)):
+            used = {record.parent for record in (*self.records, *self.host_records)}
+            used |= {parent for row in self.rows.values() for parent in row.chain.parents}
+            self._open_heads = {salted: head for salted, head in self._open_heads.items() if salted in used}
 
     def first_needed(self, group: int, start: int) -> int:
         """The first logical block that a row at position ``start`` reads."""

@@ -44,8 +44,9 @@ def test_the_longest_match_is_found(events: list[tuple[object, ...]]) -> None:
                 index.add([parent for parent, _ in blocks], names, [pack_tokens(block) for _, block in blocks])
             case ("open", int(which), int(count)) if cached:
                 name = list(cached)[which % len(cached)]
-                if name not in heads and len(cached[name][1]) > count:
-                    heads[name] = OPEN_PARENT, cached[name][1][:count]
+                if len(cached[name][1]) > count:
+                    known = heads.get(name, (OPEN_PARENT, []))[1]
+                    heads[name] = OPEN_PARENT, cached[name][1][: max(count, len(known))]
                     index.add_head(OPEN_PARENT, name, pack_tokens(cached[name][1][:count]))
             case ("evict", int(which)) if cached:
                 name = list(cached)[which % len(cached)]

@@ -318,6 +318,17 @@ def test_open_tokens_are_shared_by_all_and_the_rest_within_the_salt(num_open: in
         assert [_ask(harness, [*prompt, 902], **kwarg) for kwarg in kwargs] == [22, 22]
 
 
+@GROUPS
+@pytest.mark.parametrize("counts", [(4, 6), (6, 4), (4, 6, 5), (5, 7)])
+def test_one_salt_opens_more_or_less_of_a_block_that_is_there(counts: tuple[int, ...], num_groups: int) -> None:
+    """What has been opened stays so, and the sanitizer knows it, whoever of the salt has computed the block."""
+    harness, prompt = _small(num_groups=num_groups), list(range(22))
+    for num_open in counts:  # prompt logprobs: computed again, so published again
+        assert _ask(harness, [*prompt, 900], salt="a", num_open=num_open, prompt_logprobs=0) == 0
+    assert _ask(harness, [*prompt, 901]) == max(counts)
+    assert _ask(harness, [*prompt, 902], salt="a", num_open=counts[0]) == 22
+
+
 @DEPTHS
 @pytest.mark.parametrize("num_open", [3, 4, 10, 16])
 def test_open_tokens_at_once(depth: int, num_open: int) -> None:
