@@ -5,6 +5,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from octavo.engine.process import LOG_FORMAT
+from octavo.engine.spawn import SpawnedProcess
 from octavo.server.run import Model
 from octavo.server.run import run_server as run
 from octavo.server.settings import ServerSettings
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
 
 
-def run_server(engine_args: "EngineArgs", settings: ServerSettings) -> None:
-    """Serve until told to stop.
+def run_server(engine_args: "EngineArgs", settings: ServerSettings, spawned: SpawnedProcess) -> None:
+    """Serve until told to stop. ``spawned``: the engine's process to be.
 
     Raises:
         ConfigurationError, EngineDeadError, SystemExit: see octavo.server.run.run_server.
     """
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-    run(settings, functools.partial(_find_model, engine_args))
+    run(settings, functools.partial(_find_model, engine_args), spawned)
 
 
 def _find_model(engine_args: "EngineArgs") -> Model:

@@ -45,10 +45,14 @@ def serve(
     MODEL is a folder (safetensors), a .gguf file, a hub name (org/name) or a built-in name; left out, it is the
     built-in smollm2-135m, which is fetched when it is not in the cache.
     """
-    from octavo.cli.serve import run_server
+    from octavo.engine.spawn import SpawnedProcess
     from octavo.server.settings import ServerSettings
 
     settings = ServerSettings(
         served_model_name=served_model_name or engine_args.model, log_stats=not disable_log_stats, **server
     )
-    run_server(engine_args, settings)
+    # While the engine's process imports torch, this one imports what speaks HTTP: each takes about a second.
+    with SpawnedProcess(["octavo.build"]) as spawned:
+        from octavo.cli.serve import run_server
+
+        run_server(engine_args, settings, spawned)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import shutil
 import tempfile
@@ -17,13 +16,8 @@ import zmq.asyncio
 from octavo.core.errors import ConfigurationError
 from octavo.engine.codec import Command, Event, News, Ready, Shutdown, StartFailed, decode_event, encode
 from octavo.engine.interface import EngineLimits
-from octavo.engine.process import (
-    EXIT_UNGUARDED,
-    PROCESS_NAME,
-    EngineFactory,
-    EngineProcessArgs,
-    run_engine_process,
-)
+from octavo.engine.process import EngineFactory, EngineProcessArgs, run_engine_process
+from octavo.engine.spawn import EXIT_UNGUARDED, SpawnedProcess
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +38,21 @@ STORING_SECONDS = 60.0
 class EngineChild:
     """The process and the two sockets to it. All methods belong to one event loop.
 
-    ``on_news`` is called with what the engine reports, ``on_death`` once the process has ended, and then ``dead`` is
-    set.
+    ``spawned``: the process, where it is there already. ``on_news`` is called with what the engine reports,
+    ``on_death`` once the process has ended, and then ``dead`` is set.
     """
 
-    def __init__(self, on_news: Callable[[News], None], on_death: Callable[[], None], log_stats: bool) -> None:
+    def __init__(
+        self,
+        on_news: Callable[[News], None],
+        on_death: Callable[[], None],
+        log_stats: bool,
+        spawned: SpawnedProcess | None = None,
+    ) -> None:
         self._on_news = on_news
         self._on_death = on_death
         self._log_stats = log_stats
+        self._spawned = spawned
         self._heard = asyncio.Condition()
         self._last_heard = time.monotonic()
         self._has_spoken = False
@@ -62,13 +63,11 @@ class EngineChild:
         self.dead = asyncio.Event()
 
     async def start(self, factory: EngineFactory) -> EngineLimits:
-        """Spawn the process and wait until it can take requests. ``factory`` is pickled and called there.
+        """Let the process begin, and wait until it can take requests. ``factory`` is pickled and called there.
 
         Raises:
             ConfigurationError: the engine could not be built; the message is its own sentence.
         """
-        if multiprocessing.current_process().name == PROCESS_NAME:
-            os._exit(EXIT_UNGUARDED)  # the engine's process, reading a script that starts engines wherever it is read
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[EngineLimits] = loop.create_future()
         self._folder = tempfile.mkdtemp(prefix="octavo-")  # 0700: nobody else may connect
@@ -79,11 +78,9 @@ class EngineChild:
         self._outputs = self._context.socket(zmq.PULL)
         self._outputs.bind(outputs)
         args = EngineProcessArgs(commands, outputs, os.getpid(), logger.getEffectiveLevel(), self._log_stats)
-        # Daemonic, so that an exit of this process that skips shutdown() does not wait for it.
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=run_engine_process, args=(factory, args), name=PROCESS_NAME, daemon=True
-        )
-        self._process.start()
+        spawned = self._spawned or SpawnedProcess()
+        self._process = spawned.process
+        spawned.begin(run_engine_process, factory, args)
         self._reader = asyncio.create_task(self._read())
         loop.add_reader(self._process.sentinel, self._on_exit)
         try:

@@ -10,6 +10,7 @@ from octavo.engine.codec import Abort, Add, ListPins, News, ResetPrefixCache
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList
 from octavo.engine.process import EngineFactory
+from octavo.engine.spawn import SpawnedProcess
 from octavo.engine.streams import RequestStream
 
 OutputsListener = Callable[[EngineOutputs, list[int]], None]
@@ -19,13 +20,15 @@ class AsyncEngineClient:
     """The engine in the process ``child``. All methods belong to one event loop.
 
     ``on_outputs`` is called with all that the engine reports, for the metrics. ``idle`` is set while no request is
-    open.
+    open. ``spawned``: see EngineChild.
     """
 
     limits: EngineLimits
 
-    def __init__(self, on_outputs: OutputsListener, log_stats: bool = True) -> None:
-        self.child = EngineChild(self._take, self._on_death, log_stats)
+    def __init__(
+        self, on_outputs: OutputsListener, log_stats: bool = True, spawned: SpawnedProcess | None = None
+    ) -> None:
+        self.child = EngineChild(self._take, self._on_death, log_stats, spawned)
         self._on_outputs = on_outputs
         self._streams: dict[str, RequestStream] = {}
         self._calls: dict[int, asyncio.Future[PinList]] = {}

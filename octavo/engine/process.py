@@ -6,11 +6,9 @@ with its parent, and its end is what tells the parent that something went wrong.
 """
 
 import contextlib
-import ctypes
 import logging
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -39,6 +37,7 @@ from octavo.engine.codec import (
 )
 from octavo.engine.interface import EngineLoop
 from octavo.engine.messages import EngineOutputs, OutputDelta, PinList
+from octavo.engine.spawn import EXIT_ORPHANED
 from octavo.engine.stats_log import StatsLog
 
 logger = logging.getLogger(__name__)
@@ -51,10 +50,6 @@ SEND_QUEUE = 64
 """Messages that may wait in the socket; beyond it the loop merges."""
 
 EXIT_FAILED = 1
-EXIT_ORPHANED = 3
-EXIT_UNGUARDED = 4
-
-PROCESS_NAME = "octavo-engine"
 
 EngineFactory = Callable[[], EngineLoop]
 
@@ -75,7 +70,6 @@ def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoRet
 
     Does not return: the process ends here, after a fault with a code that is not 0.
     """
-    _tie_to_parent(args.parent_pid)
     logging.basicConfig(level=args.log_level, format=LOG_FORMAT)
     context = zmq.Context()
     commands = context.socket(zmq.PULL)
@@ -119,17 +113,6 @@ def _build(factory: EngineFactory, outputs: "zmq.Socket[bytes]") -> EngineLoop:
         logger.exception("The engine could not start.")
         outputs.send(encode(StartFailed(f"The engine could not start: {type(error).__name__}: {error}")))
     sys.exit(EXIT_FAILED)
-
-
-def _tie_to_parent(parent_pid: int) -> None:
-    """End when the parent ends; leave signals of the terminal and of supervisors to the parent, which drains first."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it ended before prctl took hold
-        os._exit(EXIT_ORPHANED)
 
 
 class _Heartbeat:

@@ -8,7 +8,7 @@ import torch
 from octavo.core.step import BlockCopy
 from octavo.kernels.interface import KVLayer
 
-NUM_TIMED_COPIES = 8
+NUM_TIMED_COPIES = 3
 
 
 def copy_between(source: Sequence[KVLayer], target: Sequence[KVLayer], copies: Sequence[BlockCopy]) -> None:

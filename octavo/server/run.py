@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from octavo.core.errors import ConfigurationError, EngineDeadError
 from octavo.engine.client import AsyncEngineClient
 from octavo.engine.process import EngineFactory
+from octavo.engine.spawn import SpawnedProcess
 from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
@@ -41,8 +42,11 @@ class Model(NamedTuple):
     load_tokenizer: Callable[[], Tokenizer]
 
 
-def run_server(settings: ServerSettings, find_model: Callable[[], Model]) -> None:
+def run_server(
+    settings: ServerSettings, find_model: Callable[[], Model], spawned: SpawnedProcess | None = None
+) -> None:
     """Serve until a signal has been obeyed. ``find_model`` runs in a thread once HTTP is up; it may fetch files.
+    ``spawned``: the engine's process, where it is there already.
 
     Raises:
         ConfigurationError: the port is taken, or the model cannot be found or loaded.
@@ -51,7 +55,7 @@ def run_server(settings: ServerSettings, find_model: Callable[[], Model]) -> Non
     """
     listener = _listen(settings)
     with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(ServerRun(settings, listener).run(find_model))
+        runner.run(ServerRun(settings, listener, spawned).run(find_model))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -81,11 +85,13 @@ class _Uvicorn(uvicorn.Server):
 class ServerRun:
     """One life of the server, from listening to the last connection."""
 
-    def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
+    def __init__(
+        self, settings: ServerSettings, listener: socket.socket, spawned: SpawnedProcess | None = None
+    ) -> None:
         self._settings = settings
         self._listener = listener
         metrics = EngineMetrics(settings.served_model_name)
-        engine = AsyncEngineClient(metrics.observe, settings.log_stats)
+        engine = AsyncEngineClient(metrics.observe, settings.log_stats, spawned)
         self._state = ServerState(settings, engine, metrics, started_at=int(time.time()))
         self._signals: list[int] = []
         self._hurried = asyncio.Event()
