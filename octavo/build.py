@@ -5,7 +5,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -23,6 +23,7 @@ from octavo.core_configs import cache_sizes, scheduler_config
 from octavo.engine.engine import Engine, EngineParts
 from octavo.engine_args import EngineArgs
 from octavo.kernels.interface import Ops, allocate_kv
+from octavo.kernels.numa import NODES, nodes_of
 from octavo.kernels.registry import select_ops
 from octavo.loading.interface import Tokenizer
 from octavo.loading.resolve import resolve_model
@@ -69,6 +70,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
     ops = select_ops(args.backend)
     if args.threads is not None:
         _set_threads(ops, args.threads)
+    advise_on_nodes(os.sched_getaffinity(0))
     path = resolve_model(args.model)
     with _memory_shortage_told(path):
         loaded = load_model(path, ops, args.max_model_len, args.dtype, args.quantization, args.weights_cache)
@@ -111,6 +113,17 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
             timed=timed,
         )
     )
+
+
+def advise_on_nodes(cpus: Collection[int], nodes: Path = NODES) -> None:
+    """Say so where the cores of this process are near to different memories."""
+    found = nodes_of(cpus, nodes)
+    if len(found) > 1:
+        logger.warning(
+            "The cores that this process may use lie on %d NUMA nodes (%s), and weights and KV memory of another node "
+            "are read more slowly. Run one engine a node: numactl --cpunodebind=%d --membind=%d octavo serve ...",
+            *(len(found), ", ".join(map(str, found)), found[0], found[0]),
+        )
 
 
 def _wants_sanitizer(args: EngineArgs) -> bool:
