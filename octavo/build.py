@@ -18,6 +18,7 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.sampling_params import SEED_LIMIT
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
+from octavo.core.speculation import Speculation
 from octavo.core.timing import Timed, untimed
 from octavo.core_configs import cache_sizes, scheduler_config
 from octavo.engine.engine import Engine, EngineParts
@@ -83,7 +84,8 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
     cache = replace(
         _cache_config(args, config, groups, fingerprint), num_disk_slots=slot_file.num_slots if slot_file else 0
     )
-    scheduler = Scheduler(scheduler_config(args, config.max_position), KVCacheManager(cache))
+    speculation = Speculation(args.num_speculative_tokens if args.speculation == "ngram" else 0)
+    scheduler = Scheduler(scheduler_config(args, config.max_position), KVCacheManager(cache), speculation)
     memory = _allocate_memory(args, config, groups, cache)
     if slot_file is not None:
         scheduler.kv.host.disk.load(slot_file.stored())

@@ -9,6 +9,7 @@ import msgspec
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode, SchedulerConfig, SkipBounds
+from octavo.core.speculation import SPECULATION_METHODS
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,7 @@ _COUNTS = (
     "num_blocks",
     "threads",
     "kv_cache_memory_bytes",
+    "num_speculative_tokens",
     "tensor_parallel_size",
     "pipeline_parallel_size",
 )
@@ -60,6 +62,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "kv_cache_dtype": tuple(KV_CACHE_DTYPES),
     "eviction_policy": tuple(EVICTION_POLICIES),
     "preemption_mode": PREEMPTION_MODES,
+    "speculation": SPECULATION_METHODS,
 }
 """Settings that are one of a few names."""
 
@@ -77,9 +80,10 @@ class EngineArgs:
     keep evicted blocks of the prefix cache too. ``prefix_cache_dir``: folder of a file in which the prefix cache
     outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``pin_quota``: share of the pool that pins may
     hold. ``max_head_skips`` later requests may pass one that does not fit, for ``max_head_skip_steps`` steps or
-    ``max_head_skip_seconds`` at most. ``kv_sanitizer``: check every step against a shadow of the KV memory (None: what
-    OCTAVO_KV_SANITIZER says, else not). Every value is of its field's type, or refused: nothing is guessed
-    (``settings.read_settings`` knows the other names and forms that users may give).
+    ``max_head_skip_seconds`` at most. ``speculation`` "ngram": draft tokens where a text repeats itself, at most
+    ``num_speculative_tokens`` of a sequence in a step. ``kv_sanitizer``: check every step against a shadow of the KV
+    memory (None: what OCTAVO_KV_SANITIZER says, else not). Every value is of its field's type, or refused: nothing is
+    guessed (``settings.read_settings`` knows the other names and forms that users may give).
 
     Raises:
         ConfigurationError: a value of another type, out of its range, or one that cannot go with another.
@@ -103,6 +107,8 @@ class EngineArgs:
     max_head_skips: int = 32
     max_head_skip_steps: int = 256
     max_head_skip_seconds: float = 30.0
+    speculation: str = "off"
+    num_speculative_tokens: int = 15
     prefix_cache_on_host: bool = False
     prefix_cache_dir: str | None = None
     prefix_cache_disk_space: float | None = None

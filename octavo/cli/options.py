@@ -19,6 +19,7 @@ from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler_types import PREEMPTION_MODES
+from octavo.core.speculation import SPECULATION_METHODS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -196,6 +197,14 @@ _engine_settings = all_of(
     ),
     setting("--max-head-skip-steps", type=click.IntRange(0), help="Steps until those give way to it.  [default: 256]"),
     setting("--max-head-skip-seconds", type=click.FloatRange(0), help="The same in seconds.  [default: 30]"),
+    setting(
+        "--speculation",
+        type=click.Choice(SPECULATION_METHODS),
+        help="Draft tokens from the sequence's own text: ngram or off.  [default: off]",
+    ),
+    setting(
+        "--num-speculative-tokens", type=click.IntRange(1), help="Most drafts of a sequence a step.  [default: 15]"
+    ),
     setting("--seed", type=click.IntRange(0), help="Makes every draw repeatable."),
     setting("--chat-template", help="Jinja chat template, or a file of one, for the model's own."),
     setting("--backend", help="Kernels to run on: cpu or reference.  [default: the fastest that works]"),
@@ -243,6 +252,8 @@ ENGINE_FIELDS = (
     "max_head_skips",
     "max_head_skip_steps",
     "max_head_skip_seconds",
+    "speculation",
+    "num_speculative_tokens",
     "seed",
     "chat_template",
     "backend",

@@ -34,7 +34,7 @@ class KVCounts:
         """Blocks that a sequence will still take while it grows to ``num_tokens``."""
         num_logical = -(-num_tokens // self._block_size)
         if not self._config.has_windows:
-            return (num_logical - tables.num_blocks) * self._config.num_groups
+            return max(0, num_logical - tables.num_blocks) * self._config.num_groups  # drafts may have got more
         return sum(
             max(0, min(num_logical - start, self._config.most_blocks(group)) - (tables.num_blocks - start))
             for group, start in enumerate(tables.starts)

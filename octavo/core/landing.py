@@ -43,7 +43,8 @@ class Lander:
         else:
             self._land_rows(landing, 0, batch_size)
         self._land_rows(landing, batch_size, len(flight.requests))
-        self._population.counters.generation_tokens += len(landing.outcome.token_ids)
+        num_further = sum(map(len, landing.outcome.further.values()))
+        self._population.counters.generation_tokens += len(landing.outcome.token_ids) + num_further
 
     def _land_batch(self, landing: Landing, at_end: list[Request]) -> None:
         """The decode batch as a whole: nobody has left it since it was planned. ``at_end``: members that have drawn the
@@ -69,12 +70,20 @@ class Lander:
         """Rows ``first`` .. ``last`` - 1 of the plan, one by one. All rows before ``first`` have drawn a token."""
         flight, plan = landing.flight, landing.flight.plan
         drawn = iter(landing.result.token_ids[first:])
-        for request, count, samples in zip(
-            flight.requests[first:last], plan.counts[first:last], plan.samples[first:last], strict=True
+        drafts = dict(plan.drafts)
+        for request, row_id, count, samples in zip(
+            flight.requests[first:last],
+            plan.row_ids[first:last],
+            plan.counts[first:last],
+            plan.samples[first:last],
+            strict=True,
         ):
             token_id = next(drawn) if samples else None
+            draft_token_ids = drafts.get(row_id)
             is_member = request.batch is not None and request.joined < flight.batch_step
-            if not is_member:
+            if draft_token_ids:
+                request.land_before_drafts()
+            elif not is_member:
                 request.land(count, samples)
             if request.is_finished:
                 self._population.land_ended(request)
@@ -88,16 +97,36 @@ class Lander:
                 self._land_beam(landing, request, request.group)
             else:
                 self._land_token(landing, request, token_id)
+                if draft_token_ids:
+                    self._land_drafts(landing, request, len(draft_token_ids))
 
     def _land_token(self, landing: Landing, request: Request, token_id: int) -> None:
         outcome = landing.outcome
-        request.token_ids.append(token_id)
         outcome.sampled.append(request)
         outcome.token_ids.append(token_id)
+        request.token_ids.append(token_id)
         self._count_prompt(request)
         self._population.requeue(self._population.families.take(request))
         if self._ends(request, token_id, landing.check_stop):
             outcome.finished.append(request)
+
+    def _land_drafts(self, landing: Landing, request: Request, num_drafted: int) -> None:
+        """The tokens that a row with drafts has drawn after its first one: each says that the one before it, a draft,
+        was right. What comes after the one that ends the request is dropped."""
+        counters, landed = self._population.counters, list[int]()
+        for token_id in landing.result.further.get(request.row_id, ()):
+            if request.is_finished:
+                break
+            request.accept_draft()
+            landed.append(token_id)
+            request.token_ids.append(token_id)
+            if self._ends(request, token_id, landing.check_stop):
+                landing.outcome.finished.append(request)
+        if landed:
+            landing.outcome.further[request] = landed
+        counters.num_drafts += 1
+        counters.num_draft_tokens += num_drafted
+        counters.num_accepted_tokens += len(landed)
 
     def _fail(self, landing: Landing, request: Request) -> None:
         """No token could be drawn for this row; the other beams of a search fail with it."""

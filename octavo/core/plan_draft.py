@@ -4,7 +4,7 @@ from octavo.core.decode_batch import Roster
 from octavo.core.host_pool import Moves
 from octavo.core.kv_types import Extension
 from octavo.core.request import Request
-from octavo.core.step import BlockCopy, NewRow, RowFork, StepPlan, TableWrite
+from octavo.core.step import BlockCopy, NewRow, RowDrafts, RowFork, StepPlan, TableWrite
 
 
 class PlanDraft:
@@ -28,6 +28,7 @@ class PlanDraft:
         self.unfounded: list[Request] = []
         """Requests that begin in this step on what it computes or brings in itself."""
         self.row_forks: list[RowFork] = []
+        self.row_drafts: list[RowDrafts] = []
         self.has_preempted = False
         self.withheld: set[Request] = set()
         """Running requests that no row of this step may compute: they are to give way, once they are not in flight."""
@@ -63,6 +64,20 @@ class PlanDraft:
         self.row_forks.append(RowFork(child.row_id, parent.row_id))
         self._add_row(child, child.num_computed_tokens, 0, True)
 
+    def takes_drafts(self, place: int) -> bool:
+        """Could row ``place`` of the others go on with drafts? It computes the last token of an answer, and no other
+        step the same sequence."""
+        request = self.others[place]
+        computes_last = self.samples[place] and self.counts[place] == 1 and request.num_output_tokens > 0
+        return computes_last and request.drafter is not None and request.batch is None
+
+    def add_drafts(self, place: int, token_ids: tuple[int, ...]) -> None:
+        """Row ``place`` of the others goes on with these tokens, which have room in its blocks."""
+        self.row_drafts.append(RowDrafts(self.row_ids[place], token_ids))
+        self.counts[place] += len(token_ids)
+        self.max_tokens -= len(token_ids)
+        self.others[place].plan_drafts(len(token_ids))
+
     def _add_row(self, request: Request, start: int, count: int, samples: bool) -> None:
         self.others.append(request)
         self.row_ids.append(request.row_id)
@@ -94,6 +109,7 @@ class PlanDraft:
             counts=(1,) * batch_size + tuple(self.counts),
             samples=(True,) * batch_size + tuple(self.samples),
             forks=tuple(self.row_forks),
+            drafts=tuple(self.row_drafts),
             released_rows=released_rows,
         )
 

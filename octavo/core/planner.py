@@ -17,15 +17,17 @@ from octavo.core.plan_draft import PlanDraft
 from octavo.core.population import Population
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.speculation import Speculation
 
 
 class Planner:
     """Makes plans; owns no request."""
 
-    def __init__(self, config: SchedulerConfig, population: Population) -> None:
+    def __init__(self, config: SchedulerConfig, population: Population, speculation: Speculation) -> None:
         self.next_step_id = 0
         self._config = config
         self._population = population
+        self._speculation = speculation
         self._kv = population.kv
         self._running = population.running
         self.admission = Admission(config, population)
@@ -40,6 +42,7 @@ class Planner:
         if may_admit and not draft.has_preempted:
             for request, hit in islice(self.admission.candidates(draft), 1 if is_for_one else None):
                 self._start(request, hit, draft)
+            self._add_drafts(draft)
         return None if draft.is_empty else self._issue(draft)
 
     def plan_moves(self) -> Flight:
@@ -60,7 +63,10 @@ class Planner:
         due = batch.due_for_plan()
         for request in due.at_end:
             self._running.fall_behind(request)
-        self._grow([request for request in due.at_boundary if request.batch is not None], draft)
+        members = [request for request in due.at_boundary if request.batch is not None]
+        for request in self._speculation.take_back(members, len(self._running)):
+            self._running.fall_behind(request)
+        self._grow([request for request in members if request.batch is not None], draft)
         draft.add_batch(batch.roster)
         batch.num_planned += 1
 
@@ -96,11 +102,15 @@ class Planner:
             self._catch_up(request)
 
     def _catch_up(self, request: Request) -> None:
-        """A request that lacks only what is being drawn goes on in the decode batch, if its next token has a place:
-        the tail that a fork shares is copied first."""
+        """A request that lacks only what is being drawn goes on in the decode batch, if its next token has a place: the
+        tail that a fork shares is copied first, and blocks that drafts took are filled. Or it goes on with drafts."""
         assert request.tables is not None
-        has_place = request.num_computed_tokens <= request.tables.capacity
-        if has_place and request.group is None and request.num_planned_tokens < request.max_total_tokens:
+        tables, num_computed, size = request.tables, request.num_computed_tokens, self._kv.config.block_size
+        has_place = num_computed <= tables.capacity and tables.num_blocks * size - num_computed < size
+        is_last = request.num_planned_tokens >= request.max_total_tokens
+        if request.group is not None or is_last or self._speculation.engages(request, len(self._running)):
+            return
+        if has_place:
             self._running.catch_up(request)
 
     def _fork(self, parent: Request, draft: PlanDraft) -> None:
@@ -116,6 +126,39 @@ class Planner:
             self._catch_up(child)
         draft.num_owed_blocks += (num_forks + 1) * self._kv.config.num_groups
         self._population.requeue(children[num_forks:])
+
+    def _add_drafts(self, draft: PlanDraft) -> None:
+        """Drafts to the rows of requests that speculate, after everything else: within what is left of the budget, and
+        in blocks that nobody is about to need."""
+        if not self._speculation.may_pay(len(self._running)):
+            return
+        gain = self._speculation.costs.gain(self._config.max_num_batched_tokens - draft.max_tokens)
+        for place, request in enumerate(draft.others):
+            most = min(draft.max_tokens, self._room_for_drafts(request, draft))
+            if most > 0 and draft.takes_drafts(place):
+                token_ids = self._speculation.draft(request, gain, most)
+                if token_ids:
+                    draft.add_drafts(place, token_ids)
+                    self._hold_drafts(request, draft)
+
+    def _room_for_drafts(self, request: Request, draft: PlanDraft) -> int:
+        """Positions after those that are planned: up to its last token, in its blocks and in such free ones as leave
+        another to each running request; in none while somebody waits for them."""
+        assert request.tables is not None
+        tables, num_groups = request.tables, self._kv.config.num_groups
+        num_spare = self._kv.pool.num_free - draft.num_owed_blocks - len(self._running) * num_groups
+        num_blocks = 0 if self._population.num_waiting else max(0, num_spare // num_groups)
+        capacity = tables.capacity + num_blocks * self._kv.config.block_size
+        return min(capacity - request.num_computed_tokens, request.max_total_tokens - request.num_planned_tokens)
+
+    def _hold_drafts(self, request: Request, draft: PlanDraft) -> None:
+        """Blocks for the drafts of a request; ``_room_for_drafts`` has looked whether there are."""
+        assert request.tables is not None
+        num_tokens = request.num_computed_tokens
+        if num_tokens > request.tables.capacity:
+            extension = self._kv.extend(request.tables, num_tokens, draft.step_id, request.num_landed_tokens)
+            assert extension is not None, "there is room"
+            draft.add_extension(extension)
 
     def _growth_reserve(self) -> int:
         return policy.growth_reserve(len(self._running), self._kv.config.num_blocks) if self._running else 0

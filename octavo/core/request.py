@@ -9,6 +9,7 @@ from octavo.core.table import BlockTables, SwappedTables
 
 if TYPE_CHECKING:
     from octavo.core.beam_group import BeamGroup
+    from octavo.core.drafting import Drafter
     from octavo.core.pins import PinClaim
     from octavo.core.retention import Retention
 
@@ -51,9 +52,12 @@ class Request:
     """One sequence to generate. Token ids are append-only and hold landed tokens only.
 
     ``num_computed_tokens`` advances when a step is planned, ``num_landed_tokens`` when it lands; between the two lie
-    the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known. While a request
-    is in a ``batch``, its counts follow that batch's counters, one token a step; ``joined`` is the step after which it
-    came in. ``order`` is the place in line: smaller is older. ``group``: the beam search it is part of.
+    the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known; where a step
+    computes drafts, those that it draws at most. While a request is in a ``batch``, its counts follow that batch's
+    counters, one token a step; ``joined`` is the step after which it came in. ``order`` is the place in line: smaller
+    is older. ``group``: the beam search it is part of.
+
+    ``drafter``: proposes tokens of a request that speculates, or has; ``num_undrafted``: steps since it last had one.
 
     ``num_skips``: how many later requests have passed it in line; ``first_skip``: the step and the time at which the
     first of them did (see ``Skipping``).
@@ -72,6 +76,7 @@ class Request:
         "batch",
         "chain",
         "choice_index",
+        "drafter",
         "first_skip",
         "group",
         "is_finished",
@@ -82,6 +87,7 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "num_skips",
+        "num_undrafted",
         "order",
         "params",
         "pin_claim",
@@ -145,6 +151,8 @@ class Request:
         self.first_skip: tuple[int, float] | None = None
         self.pin_claim: PinClaim | None = None
         self.retention: Retention | None = None
+        self.drafter: Drafter | None = None
+        self.num_undrafted = 0
 
     @property
     def num_tokens(self) -> int:
@@ -182,8 +190,10 @@ class Request:
     @property
     def may_be_planned(self) -> bool:
         """May a step compute more of it? Not past its last token; nor, of a beam, before what is in flight has landed
-        (design, Decided 1)."""
+        (design, Decided 1), nor before a draw has that drafts are to follow or were to."""
         if self.group is not None and self.num_in_flight:
+            return False
+        if self.drafter is not None and self.num_pending_samples:
             return False
         return self.num_planned_tokens < self.max_total_tokens
 
@@ -217,6 +227,21 @@ class Request:
         self._computed += count
         self._pending += samples
         self._in_flight += 1
+
+    def plan_drafts(self, count: int) -> None:
+        """The step that was planned last, the only one in flight, computes ``count`` drafts as well and draws a token
+        after each."""
+        self._computed += count
+        self._pending += count
+
+    def land_before_drafts(self) -> None:
+        """A step with drafts has landed: what it computed before them counts, and each of them only once it is known
+        to be right (``accept_draft``)."""
+        self.start_from(self._landed + 1)
+
+    def accept_draft(self) -> None:
+        """The last token was a draft: it has been computed."""
+        self.start_from(self._landed + 1)
 
     def land(self, count: int, samples: bool) -> None:
         """The oldest step in flight that was planned by ``plan`` (or by a batch that the request left) landed."""

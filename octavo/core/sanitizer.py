@@ -159,12 +159,14 @@ class KVSanitizer:
 
     def _check_tables(self, plan: StepPlan, requests: dict[int, Request]) -> None:
         """Each row goes on where it stood, and its table is its sequence's."""
+        drafts = dict(plan.drafts)
         for row_id, start, count in zip(plan.row_ids, plan.starts, plan.counts, strict=True):
             row = self._shadow.row(row_id)
-            if row.end not in (None, start) or start + count > row.num_planned:
+            num_known = row.num_planned + len(drafts.get(row_id, ()))
+            if row.end not in (None, start) or start + count > num_known:
                 raise KVFaultError(
                     KVFault.POSITION_GAP,
-                    f"row {row_id}, with {row.end} of {row.num_planned} tokens computed, goes on with {count} from "
+                    f"row {row_id}, with {row.end} of {num_known} tokens computed, goes on with {count} from "
                     f"position {start}",
                 )
             _check_table(row_id, row, requests[row_id], -(-(start + count) // self._size))
@@ -172,7 +174,7 @@ class KVSanitizer:
     def _check_rows(self, plan: StepPlan) -> None:
         """Row by row, in the order in which one may read what another writes in this step: a fork stands after its
         source."""
-        num_forks = Counter(fork.source for fork in plan.forks)
+        num_forks, drafts = Counter(fork.source for fork in plan.forks), dict(plan.drafts)
         self._held = Counter(self._kv.held_blocks)
         for row_id, start, count, samples in zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True):
             row = self._shadow.rows[row_id]
@@ -180,7 +182,7 @@ class KVSanitizer:
             for index in range(start // self._size, -(-(start + count) // self._size)) if count else ():
                 for table in row.tables:
                     self._check_written(row_id, table[index], max(0, start - index * self._size), 1 + num_forks[row_id])
-            self._shadow.compute(row, start, count, samples)
+            self._shadow.compute(row, start, count, samples, drafts.get(row_id, ()))
 
     def _check_read(self, row_id: int, row: ShadowRow, num_tokens: int) -> None:
         """The first ``num_tokens`` positions of a row, as far as the next one sees them, hold its own tokens."""

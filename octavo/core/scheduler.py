@@ -21,6 +21,7 @@ from octavo.core.queue import RequestQueue
 from octavo.core.request import Request, Status
 from octavo.core.running import RunningSet
 from octavo.core.scheduler_types import Preemption, SchedulerConfig, SchedulerCounters, StepOutcome, StopCheck
+from octavo.core.speculation import Speculation
 from octavo.core.step import BlockCopy, StepPlan, StepResult
 
 
@@ -29,15 +30,17 @@ class Scheduler:
 
     ``schedule`` and ``update`` alternate; up to ``max_steps_in_flight`` plans may be out. Requests end in ``update``
     (or by ``abort``); blocks of a request that ends while a step computes it come back when that step lands.
+    ``speculation``: what is drafted; nothing, if it is not given.
     """
 
-    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, speculation: Speculation | None = None) -> None:
         ahead = config.max_num_batched_tokens * config.max_steps_in_flight
         assert not kv.config.has_windows or kv.config.max_unlanded_tokens >= ahead, "windows keep less than plans need"
         self.config = config
         self.kv = kv
         self.population = Population(config, kv)
-        self._planner = Planner(config, self.population)
+        self.speculation = speculation or Speculation()
+        self._planner = Planner(config, self.population, self.speculation)
         self._lander = Lander(self.population)
         self._flights: deque[Flight] = deque()
         self._suspects: deque[Request] = deque()

@@ -90,7 +90,8 @@ class SchedulerConfig:
 @dataclass(slots=True)
 class SchedulerCounters:
     """Counts since start. ``num_swaps``: preemptions that swapped. ``prefix_queries`` and ``prefix_hits`` are prompt
-    tokens, each request counted once."""
+    tokens, each request counted once. ``num_drafts``: times that tokens were drafted for a request; of these tokens
+    those count as accepted that are part of an answer now."""
 
     num_steps: int = 0
     prefix_queries: int = 0
@@ -100,18 +101,22 @@ class SchedulerCounters:
     num_preempted_tokens: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; those
-    that ended with it; those for which no token could be drawn, which have failed, and why; and the members of beam
-    searches that are over, each with one of its results. Requests that had ended while the step was in flight are in
-    ``landed`` alone."""
+    """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; the
+    ``further`` tokens of those with drafts that were right; those that ended with them; those for which no token could
+    be drawn, which have failed, and why; and the members of beam searches that are over, each with one of its results.
+    Requests that had ended while the step was in flight are in ``landed`` alone."""
 
     landed: list[Request]
     sampled: list[Request] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    further: dict[Request, list[int]] = field(default_factory=dict)
     finished: list[Request] = field(default_factory=list)
     failed: dict[Request, RowFault] = field(default_factory=dict)
     hypotheses: dict[Request, Hypothesis] = field(default_factory=dict)

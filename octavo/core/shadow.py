@@ -147,11 +147,12 @@ class Shadow:
                 self._disown(block_id)
         del self.rows[row_id]
 
-    def compute(self, row: ShadowRow, start: int, count: int, samples: bool) -> None:
-        """A row writes ``count`` positions from ``start`` on, of which the last may be that of a pending token, and
-        draws one more or not."""
+    def compute(self, row: ShadowRow, start: int, count: int, samples: bool, drafts: Sequence[int] = ()) -> None:
+        """A row writes ``count`` positions from ``start`` on, of which the last are those of ``drafts``, or of a
+        pending token, and draws one more or not."""
         end = row.end = start + count
         row.num_planned += samples
+        row.tokens += drafts
         row.tokens += [PENDING] * (end - len(row.tokens))
         for index in range(start // self._size, -(-end // self._size)) if count else ():
             positions = range(max(start, index * self._size), min(end, (index + 1) * self._size))
@@ -166,7 +167,8 @@ class Shadow:
         record = self.records[block_id]
         self._in_flight[-1].written.append((record, offset))
         record.truncate(offset)
-        record.parent = row.chain.parents[index]
+        if index < len(row.chain.parents):  # else it follows drafts, and nobody knows what
+            record.parent = row.chain.parents[index]
         record.tokens += row.tokens[positions.start : positions.stop]
         if len(record.tokens) == self._size and index < len(row.names[group]):
             record.name = row.names[group][index]
@@ -182,13 +184,33 @@ class Shadow:
     def land(self, result: StepResult) -> None:
         """The oldest plan in flight has landed: the tokens that it drew are known."""
         plan = self._in_flight.popleft().plan
-        drawn = iter(result.token_ids)
+        drawn, drafts = iter(result.token_ids), dict(plan.drafts)
         for row_id, start, count, samples in zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True):
-            if samples:
-                token_id = next(drawn)
-                row = self.rows.get(row_id)
-                if row is not None:
-                    self._settle(row, start + count, token_id)
+            if not samples:
+                continue
+            token_id = next(drawn)
+            row = self.rows.get(row_id)
+            if row is None:
+                continue
+            if row_id in drafts:
+                self._settle_drafts(row, range(start, start + count), [token_id, *result.further.get(row_id, ())])
+            else:
+                self._settle(row, start + count, token_id)
+
+    def _settle_drafts(self, row: ShadowRow, computed: range, drawn: Sequence[int]) -> None:
+        """Which of the positions that were computed held what belongs there is known: one for each token that was drawn
+        after it. The others hold nothing."""
+        end = row.end = computed.start + len(drawn)
+        for index in range(end // self._size, -(-computed.stop // self._size)):
+            for table in row.tables:
+                self.records[table[index]].truncate(max(0, end - index * self._size))
+        del row.tokens[end:]
+        row.num_planned += len(drawn) - 1
+        for position, token_id in enumerate(drawn, computed.start + 1):
+            self._settle(row, position, token_id)
+        for index in range(computed.start // self._size, -(-end // self._size)):
+            for table in row.tables:
+                self.records[table[index]].parent = row.chain.parents[index]
 
     def _settle(self, row: ShadowRow, position: int, token_id: int) -> None:
         """Token ``position`` of a row is known; a plan in flight may compute it already."""

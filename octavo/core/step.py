@@ -5,7 +5,7 @@ carries a plan out in this order: what goes to disk, swap outs, poisons, swap in
 rows, table writes, compute, release.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -109,6 +109,15 @@ class RowFork(NamedTuple):
     source: int
 
 
+class RowDrafts(NamedTuple):
+    """The last positions that row ``row_id`` computes in this step hold these tokens, which may or may not be those
+    that belong there; before them stands one position, with the last token that has landed. A token is drawn after each
+    of these positions, one by one, until one is drawn that is not the next draft."""
+
+    row_id: int
+    token_ids: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step. ``row_ids``, ``starts``, ``counts`` and ``samples`` run in parallel, one entry a scheduled row.
@@ -135,6 +144,7 @@ class StepPlan:
     samples: tuple[bool, ...]
     released_rows: tuple[int, ...]
     forks: tuple[RowFork, ...] = ()
+    drafts: tuple[RowDrafts, ...] = ()
     disk: DiskMoves = NO_DISK_MOVES
     poisons: tuple[int, ...] = ()
 
@@ -167,6 +177,9 @@ class StepResult:
     logprobs of its sampled token, where asked for. ``prompt_logprobs`` maps a row id to entries for the prompt
     tokens at positions ``start + 1 ...`` that this chunk's rows predict (at most one a computed position).
     ``faults`` maps a row id to what went wrong with its draw; its entry in ``token_ids`` means nothing.
+    ``further`` maps the id of a row with drafts to the tokens that it drew after its first one, each after a draft that
+    was right; ``further_logprobs`` to their logprobs, where asked for. A draw that goes wrong there is left to the next
+    step, so it is none of the ``faults``.
     """
 
     step_id: int
@@ -174,6 +187,8 @@ class StepResult:
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     faults: Mapping[int, RowFault] = field(default_factory=dict)
+    further: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    further_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
 
 
 class PendingStep(Protocol):

@@ -207,6 +207,9 @@ class Engine:
             num_pinned_blocks=pins.num_blocks,
             max_pinned_blocks=pins.max_blocks,
             num_steps=counters.num_steps,
+            num_drafts=counters.num_drafts,
+            num_draft_tokens=counters.num_draft_tokens,
+            num_accepted_tokens=counters.num_accepted_tokens,
             aborted=self._num_aborted,
             failed=self._num_failed,
             rejected=dict(self._rejected),
@@ -254,12 +257,16 @@ class Engine:
         self._collect(issued, result, outcome)
 
     def _measure(self, issued: _Issued) -> None:
-        """What computing a token costs, from steps that are mostly prompt (see PreemptionCosts)."""
-        num_tokens, costs = issued.plan.num_tokens, self._scheduler.population.costs
+        """What computing a token costs, from steps that are mostly prompt (see PreemptionCosts), and what a row of an
+        answer does, from those that have no other (see StepCosts)."""
+        plan, costs = issued.plan, self._scheduler.population.costs
+        num_tokens, seconds = plan.num_tokens, self._clock() - issued.time
         if num_tokens >= MIN_MEASURED_TOKENS:
-            seconds = (self._clock() - issued.time) / num_tokens
-            known = costs.seconds_per_token or seconds
-            costs.seconds_per_token = known + (seconds - known) / 8
+            seconds_per_token = seconds / num_tokens
+            known = costs.seconds_per_token or seconds_per_token
+            costs.seconds_per_token = known + (seconds_per_token - known) / 8
+        if num_tokens == len(plan.row_ids) + sum(len(drafts.token_ids) for drafts in plan.drafts):
+            self._scheduler.speculation.costs.note(num_tokens, seconds)
 
     def _collect(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
         """Turn what landed into deltas and times. A search has no time to its first token and none between tokens: they
@@ -273,6 +280,8 @@ class Engine:
             choice = choices[sequence]
             choice.add_token(token_id, result.logprobs.get(sequence.row_id) if result.logprobs else None)
             self._note_times(choice, now)
+            if sequence in outcome.further:
+                self._collect_further(choice, outcome.further[sequence], result, now)
             if sequence.is_finished:
                 self._close(sequence)
             else:
@@ -283,6 +292,13 @@ class Engine:
             self._close(sequence)
         for sequence, fault in outcome.failed.items():
             self._fail(sequence, InvalidRequestError(fault.message) if fault.invalid else fault.message)
+
+    def _collect_further(self, choice: Choice, token_ids: Sequence[int], result: StepResult, now: float) -> None:
+        """What a row with drafts brought after its first token: no time lies between these."""
+        entries = result.further_logprobs.get(choice.sequence.row_id, ())
+        for place, token_id in enumerate(token_ids):
+            choice.add_token(token_id, entries[place] if entries else None)
+            self._note_times(choice, now)
 
     def _collect_prompts(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:
         for sequence, start in zip(outcome.landed, issued.plan.starts, strict=True):

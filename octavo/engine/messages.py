@@ -112,6 +112,9 @@ class EngineStats:
     num_pinned_blocks: int = 0
     max_pinned_blocks: int = 0
     num_steps: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     aborted: int = 0
     failed: int = 0
     rejected: dict[str, int] = field(default_factory=dict)

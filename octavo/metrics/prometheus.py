@@ -132,7 +132,15 @@ class _SnapshotCollector(Collector):
         yield self._counter("vllm:prompt_tokens", "Tokens of begun prompts, cached or not.", stats.prompt_tokens)
         yield self._counter("vllm:generation_tokens", "Tokens generated.", stats.generation_tokens)
         yield self._labelled("vllm:request_success", "Ended choices.", "finished_reason", self._metrics.finished)
+        yield from self._speculation(stats)
         yield from self._own(stats)
+
+    def _speculation(self, stats: EngineStats) -> Iterator[Metric]:
+        """Tokens that were computed before they were known."""
+        counter = self._counter
+        yield counter("vllm:spec_decode_num_drafts", "Times that tokens were drafted.", stats.num_drafts)
+        yield counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", stats.num_draft_tokens)
+        yield counter("vllm:spec_decode_num_accepted_tokens", "Of them, accepted.", stats.num_accepted_tokens)
 
     def _own(self, stats: EngineStats) -> Iterator[Metric]:
         by_state = {

@@ -43,6 +43,7 @@ class DecodeInputs:
             torch.arange(count),
             DrawingRows(states),
             [],
+            [],
         )
 
     def fits(self, plan: StepPlan) -> bool:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from octavo.core.step import NewRow, StepPlan, TableWrite
 from octavo.kernels.interface import BatchLayout
 from octavo.runner.decode_inputs import DecodeInputs, is_decode
+from octavo.runner.drafted_draws import DraftedDraw, drafted_draws
 from octavo.runner.row_sampling import RowSampling
 from octavo.runner.step_inputs import DrawingRows, KnownToken, StepInputs
 
@@ -92,8 +93,9 @@ class InputBatch:
         drawing_rows: list[int] = []
         known_rows: list[int] = []
         token_ids: list[int] = []
-        sources = dict(plan.forks)
+        sources, drafts = dict(plan.forks), dict(plan.drafts)
         last_rows: dict[int, int] = {}
+        drafted: list[tuple[DraftedDraw, int]] = []
         for row_id, start, count, samples in zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True):
             row, first_row = self.rows[row_id], len(token_ids)
             num_top = row.sampling.params.prompt_logprobs
@@ -106,9 +108,18 @@ class InputBatch:
             if samples:
                 drawing.append(row.sampling)
                 drawing_rows.append(last_rows[row_id])
+            if row_id in drafts:
+                drafted += zip(
+                    drafted_draws(row.sampling, start, drafts[row_id]), range(len(token_ids), 1 << 62), strict=False
+                )
+                token_ids += drafts[row_id]
         assert len(token_ids) == plan.num_tokens, "a planned token has neither landed nor been sampled"
-        ids, head_rows = torch.tensor(token_ids), torch.tensor(drawing_rows + known_rows, dtype=torch.int64)
-        return StepInputs(ids, self._layouts(plan), head_rows, DrawingRows(drawing), known)
+        drafted.sort(key=lambda each: each[0].number)
+        rows = drawing_rows + known_rows + [row for _, row in drafted]
+        ids, head_rows = torch.tensor(token_ids), torch.tensor(rows, dtype=torch.int64)
+        return StepInputs(
+            ids, self._layouts(plan), head_rows, DrawingRows(drawing), known, [draw for draw, _ in drafted]
+        )
 
     def _layouts(self, plan: StepPlan) -> list[BatchLayout]:
         """Where the rows stand, one layout a layer group. Rows that only draw (forks) compute nothing."""

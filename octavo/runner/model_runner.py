@@ -11,6 +11,7 @@ from octavo.core.timing import Timed, untimed
 from octavo.kernels.interface import KVLayer, Ops
 from octavo.models.interface import Model
 from octavo.runner.disk_tier import DiskStore
+from octavo.runner.drafted_draws import FurtherTokens
 from octavo.runner.execution import make_execution
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.sampler import Sampler, Samples
@@ -69,6 +70,7 @@ class ModelRunner:
         self._write_tables = timed("inputs", batch.write_tables)
         self._inputs = timed("inputs", batch.inputs)
         self._sample = timed("sample", _sample)
+        self._sample_drafted = timed("sample", FurtherTokens.draw)
         self._ops = ops
         self._kv = kv
         self._batch = batch
@@ -132,9 +134,9 @@ class ModelRunner:
     ) -> StepResult:
         """Draw tokens and take logprobs, from the logits of a few rows at a time: a long prompt's logprobs over a large
         vocabulary would take gigabytes at once."""
-        drawn = Samples([], {}, {})
+        drawn, further = Samples([], {}, {}), FurtherTokens()
         prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
-        start, num_drawing = 0, len(inputs.drawing)
+        start, num_drawing, num_known = 0, len(inputs.drawing), len(inputs.known)
         for logits, best_ids in outputs:
             end = start + logits.shape[0]
             drawing = inputs.drawing.part(start, end)
@@ -146,8 +148,20 @@ class ModelRunner:
             known = inputs.known[max(0, start - num_drawing) : max(0, end - num_drawing)]
             for row_id, entries in self._prompt_logprobs(known, logits[len(drawing) :]):
                 prompt_logprobs[row_id] = prompt_logprobs.get(row_id, ()) + entries
+            first = len(drawing) + len(known)
+            drafted = inputs.drafted[max(0, start - num_drawing - num_known) : max(0, end - num_drawing - num_known)]
+            if drafted:
+                self._sample_drafted(further, self._sampler, drafted, logits[first:], best_ids[first:])
             start = end
-        return StepResult(step_id, tuple(drawn.token_ids), drawn.logprobs, prompt_logprobs, drawn.faults)
+        return StepResult(
+            step_id,
+            tuple(drawn.token_ids),
+            drawn.logprobs,
+            prompt_logprobs,
+            drawn.faults,
+            further.token_ids,
+            further.logprobs,
+        )
 
     def _prompt_logprobs(
         self, known: Sequence[KnownToken], logits: torch.Tensor

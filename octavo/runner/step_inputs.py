@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from octavo.kernels.interface import BatchLayout
+from octavo.runner.drafted_draws import DraftedDraw
 from octavo.runner.row_sampling import RowSampling
 
 
@@ -47,10 +48,11 @@ class DrawingRows:
 class StepInputs(NamedTuple):
     """``token_ids``: int64 [R], what to compute, row after row; ``layouts``: where the rows stand, one a layer group;
     ``head_rows``: int64 [N], which of them reach the head: first those of ``drawing``, then those that predict
-    ``known``."""
+    ``known``, then those of ``drafted``, in order of their numbers."""
 
     token_ids: Tensor
     layouts: list[BatchLayout]
     head_rows: Tensor
     drawing: DrawingRows
     known: list[KnownToken]
+    drafted: list[DraftedDraw]

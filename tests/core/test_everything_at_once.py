@@ -1,6 +1,7 @@
 """Random schedules of all mechanisms together: windows, swapping, host and disk tiers, pins, retention, forks, beams,
-salts, follow-ups, skipping, faults, aborts, preemption and resets, at one and two steps in flight. Invariants and
-the sanitizer after every event; every request ends with the answer it has alone; every block comes back."""
+salts, follow-ups, skipping, speculation, faults, aborts, preemption and resets, at one and two steps in flight.
+Invariants and the sanitizer after every event; every request ends with the answer it has alone; every block comes
+back."""
 
 import random
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from octavo.core.pin_types import PinWish
 from octavo.core.request import Request, Status
 from octavo.core.retention import Retention
 from octavo.core.scheduler_types import PREEMPTION_MODES, SkipBounds
+from octavo.core.speculation import Speculation
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import FREQUENT_EOS
+from tests.support.hostile_drafter import HostileDrafter
 from tests.support.naive_beam_search import Search
 from tests.support.scheduling import Harness
 
@@ -48,6 +51,7 @@ class Schedule:
             head_skips=SkipBounds(rng.choice([0, 1, 3, 32]), rng.choice([0, 1, 4, 256])),
             pin_quota=rng.choice([0.1, 0.5, 0.9]),
             eviction_policy=rng.choice(["lru", "reuse"]),
+            speculation=Speculation(rng.choice([0, 0, 1, 4, 15]), lambda: HostileDrafter(rng)),
         )
         self.harness.runner.fails = self._fail_if_armed
         self.is_armed = False

@@ -8,8 +8,10 @@ import pytest
 from octavo.core.errors import InvalidRequestError
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import SkipBounds
+from octavo.core.speculation import Speculation
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import FREQUENT_EOS
+from tests.support.hostile_drafter import HostileDrafter
 from tests.support.naive_beam_search import Search
 from tests.support.scheduling import Harness
 
@@ -26,6 +28,7 @@ def _random_harness(rng: random.Random) -> Harness:
         prefix_caching=rng.random() < 0.7,
         max_prefix_wait_steps=rng.choice([1, 5, 64]),
         head_skips=SkipBounds(rng.choice([0, 1, 4, 32]), rng.choice([1, 3, 20, 256])),
+        speculation=Speculation(rng.choice([0, 0, 2, 15]), lambda: HostileDrafter(rng)),
     )
 
 
@@ -108,7 +111,7 @@ def test_random_schedule(seed: int) -> None:
 def test_the_schedules_do_preempt_share_fork_and_search() -> None:
     """The power check of the test above: its mechanisms do happen."""
     happened: Counter[str] = Counter()
-    for seed in range(30):
+    for seed in range(40):
         rng = random.Random(seed)
         harness = _random_harness(rng)
         for _ in range(8):
@@ -120,9 +123,12 @@ def test_the_schedules_do_preempt_share_fork_and_search() -> None:
         happened["copies"] += harness.kv.num_copies
         happened["preempted beams"] += sum(request.num_preemptions for request in harness.searches)
         happened["results"] += len(harness.hypotheses)
+        happened["accepted drafts"] += harness.scheduler.counters.num_accepted_tokens
+        happened["drafts"] += harness.scheduler.counters.num_draft_tokens
     assert happened["preemptions"] > 5
     assert happened["hits"] > 10
     assert happened["forks"] > 30
     assert happened["copies"] > 30
     assert happened["preempted beams"] > 2
     assert happened["results"] > 15
+    assert happened["drafts"] - 50 > happened["accepted drafts"] > 50

@@ -19,8 +19,10 @@ from octavo.core.pin_types import PinWish
 from octavo.core.request import Status
 from octavo.core.retention import Retention
 from octavo.core.scheduler_types import SkipBounds
+from octavo.core.speculation import Speculation
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import FREQUENT_EOS
+from tests.support.hostile_drafter import HostileDrafter
 from tests.support.naive_beam_search import Search
 from tests.support.scheduling import Harness
 
@@ -67,6 +69,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         eviction_policy=st.sampled_from(["lru", "reuse"]),
         max_prefix_wait_steps=st.sampled_from([1, 4, 64]),
         head_skips=st.builds(SkipBounds, st.sampled_from([0, 1, 3, 32]), st.sampled_from([0, 1, 4, 256])),
+        speculation=st.builds(Speculation, st.sampled_from([0, 1, 3, 15]), st.just(HostileDrafter)),
     )
     def start(
         self, num_blocks: int, windows: tuple[int | None, ...], max_num_seqs: int, spare_tokens: int, **sizes: Any

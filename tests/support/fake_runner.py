@@ -75,6 +75,16 @@ class _Row:
 
 
 @dataclass
+class _Draws:
+    """What a step has drawn: see StepResult."""
+
+    first: list[int] = field(default_factory=list)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    further: dict[int, list[int]] = field(default_factory=dict)
+    further_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+@dataclass
 class _Pending:
     run: Callable[[], StepResult]
 
@@ -136,24 +146,50 @@ class FakeRunner:
             table[write.logical_block] = write.block_id
         self.fails(plan)
         self._check_forks(plan)
-        drawn = []
-        logprobs = {}
+        draws, drafts = _Draws(), dict(plan.drafts)
         scheduled = zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True)
-        computed = [(row_id, self._compute(self.rows[row_id], start, count), samples)
+        computed = [(row_id, self._compute(self.rows[row_id], start, count, drafts.get(row_id, ())), samples)
                     for row_id, start, count, samples in scheduled]  # fmt: skip
         for row_id, end, samples in computed:
             if samples:
-                row = self.rows[row_id]
-                context = self._read(row, end)
-                row.last_sample = next_token(context, row.choice)
-                drawn.append(row.last_sample)
-                if row.num_logprobs:
-                    best = next_candidates(context, row.num_logprobs, row.choice)
-                    logprobs[row_id] = TokenLogprobs(*best[0], 1, best)
+                self._draw(row_id, end, drafts.get(row_id, ()), draws)
         for row_id in plan.released_rows:
             del self.rows[row_id]
         faults = {row_id: RowFault("stuck", False) for row_id in plan.row_ids if self.faults(row_id)}
-        return StepResult(plan.step_id, tuple(drawn), logprobs=logprobs, faults=faults)
+        return StepResult(
+            plan.step_id,
+            tuple(draws.first),
+            logprobs=draws.logprobs,
+            faults=faults,
+            further=draws.further,
+            further_logprobs=draws.further_logprobs,
+        )
+
+    def _draw(self, row_id: int, end: int, drafts: Sequence[int], draws: _Draws) -> None:
+        """The token after the first ``end``, and after each draft while it is the one that was drawn."""
+        row = self.rows[row_id]
+        token_id, entry = self._draw_after(row, end)
+        draws.first.append(token_id)
+        if entry is not None:
+            draws.logprobs[row_id] = entry
+        for draft in drafts:
+            if draft != token_id:
+                break
+            assert len(row.tokens) == end, "drafts come after all tokens that are known"
+            row.tokens.append(draft)
+            end += 1
+            token_id, entry = self._draw_after(row, end)
+            draws.further.setdefault(row_id, []).append(token_id)
+            if entry is not None:
+                draws.further_logprobs.setdefault(row_id, []).append(entry)
+
+    def _draw_after(self, row: _Row, end: int) -> tuple[int, TokenLogprobs | None]:
+        context = self._read(row, end)
+        row.last_sample = next_token(context, row.choice)
+        if not row.num_logprobs:
+            return row.last_sample, None
+        best = next_candidates(context, row.num_logprobs, row.choice)
+        return row.last_sample, TokenLogprobs(*best[0], 1, best)
 
     def _move(self, source: Memory, target: Memory, copies: Sequence[BlockCopy]) -> None:
         """All are read before one is written."""
@@ -188,15 +224,18 @@ class FakeRunner:
                 self._slot(table, end - 1) for table in self.rows[source].tables
             ]
 
-    def _compute(self, row: _Row, start: int, count: int) -> int:
+    def _compute(self, row: _Row, start: int, count: int, drafts: Sequence[int] = ()) -> int:
+        """Returns where the drafts begin, or would."""
         self._check_windows(row, start)
+        end = start + count - len(drafts)
         for position in range(start, start + count):
-            if position == len(row.tokens):
+            if position == len(row.tokens) and position < end:
                 assert row.last_sample is not None
                 row.tokens.append(row.last_sample)
+            token_id = row.tokens[position] if position < end else drafts[position - end]
             for memory, table in zip(self.memories, row.tables, strict=True):
-                memory[self._slot(table, position)] = (position, row.tokens[position])
-        return start + count
+                memory[self._slot(table, position)] = (position, token_id)
+        return end
 
     def _read(self, row: _Row, end: int) -> list[int]:
         """The first ``end`` tokens of a row, as its blocks hold them."""

@@ -18,6 +18,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig, SkipBounds
+from octavo.core.speculation import Speculation
 from octavo.core.step import PendingStep
 from octavo.engine.intake import Intake
 from octavo.engine.messages import EngineRequest
@@ -49,6 +50,7 @@ class Harness:
     head_skips: SkipBounds = field(default_factory=SkipBounds)
     pin_quota: float = 0.5
     eviction_policy: str = "lru"
+    speculation: Speculation = field(default_factory=Speculation)
     runner: FakeRunner = field(init=False)
     requests: list[Request] = field(default_factory=list)
     hypotheses: dict[Request, Hypothesis] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Harness:
         )
         self.kv = KVCacheManager(cache)
         self.kv.host.disk.load(self.disk.stored())
-        self.scheduler = Scheduler(config, self.kv)
+        self.scheduler = Scheduler(config, self.kv, self.speculation)
         self.runner = FakeRunner(self.block_size, self.num_groups, self.windows, disk=self.disk)
         self.sanitizer = KVSanitizer(self.runner, self.scheduler)
         self.pending: deque[PendingStep] = deque()
