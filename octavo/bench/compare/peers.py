@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import venv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ _MARK = ".octavo-installed"
 
 # Prints the requirements of a package on a line each, but for those of the names that follow it.
 _LIST_REQUIREMENTS = """
+import sys
 from importlib.metadata import requires
 from pip._vendor.packaging.requirements import Requirement
 for text in requires(sys.argv[1]):
@@ -107,9 +108,25 @@ def install(name: str, show: Callable[[str], None]) -> None:
 
 def _requirements(name: str, peer: Peer) -> tuple[str, ...]:
     assert peer.then_requirements_of is not None
-    command = [str(python_of(name)), "-c", _LIST_REQUIREMENTS, peer.then_requirements_of, *peer.except_for]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment(peer, name))
-    return (*(step for pinned in peer.steps for step in pinned if "torch" in step), *listed.stdout.splitlines())
+    package, environment = peer.then_requirements_of, _environment(peer, name)
+    listed = list_requirements(python_of(name), package, peer.except_for, environment)
+    return (*(step for pinned in peer.steps for step in pinned if "torch" in step), *listed)
+
+
+def list_requirements(
+    python: Path, package: str, but: Collection[str], environment: Mapping[str, str] | None = None
+) -> list[str]:
+    """What an installed package requires where ``python`` is, without the packages ``but``.
+
+    Raises:
+        ConfigurationError: that environment does not know it.
+    """
+    command = [str(python), "-c", _LIST_REQUIREMENTS, package, *but]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        reason = "".join(done.stderr.splitlines()[-1:])
+        raise ConfigurationError(f"cannot tell what {package} requires: {reason}")
+    return done.stdout.splitlines()
 
 
 def _environment(peer: Peer, name: str) -> dict[str, str]:
