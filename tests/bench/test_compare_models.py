@@ -31,13 +31,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("weights", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("weights", ["Q8_0", "Q4_0", "F32"])
 def test_requantized_from_fp32(stored: Path, weights: str) -> None:
     made = model_as(stored, weights)
     old, new, kind = GGUFFile(stored), GGUFFile(made), GGMLQuantizationType[weights]
     differing = {key for key in old.metadata if old.metadata[key] != new.metadata.get(key)}
     assert {key for key in differing if not key.startswith("GGUF.")} <= {"general.file_type"}
-    assert new.metadata["general.file_type"] == {"Q8_0": 7, "Q4_0": 2}[weights]
+    assert new.metadata["general.file_type"] == {"Q8_0": 7, "Q4_0": 2, "F32": 0}[weights]
     assert old.tensors.keys() == new.tensors.keys()
     for name, tensor in old.tensors.items():
         if len(tensor.shape) == 1:
@@ -55,8 +55,10 @@ def test_written_once(stored: Path) -> None:
     assert made.stat().st_mtime_ns == written
 
 
-def test_what_is_in_8_bits_stays_as_it_is(folder: Path) -> None:
+def test_what_is_in_8_bits_stays_as_it_is_but_in_fp32(folder: Path) -> None:
     eight = to_gguf(folder, folder.parent / "eight.gguf", "Q8_0")
+    unpacked = GGUFFile(model_as(eight, "F32"))
+    assert {tensor.tensor_type.name for tensor in unpacked.tensors.values()} == {"F32"}
     four = GGUFFile(model_as(eight, "Q4_0"))
     for name, tensor in GGUFFile(eight).tensors.items():
         assert np.array_equal(tensor.data, four.tensors[name].data)

@@ -2,7 +2,7 @@
 
 Q8_0 and Q4_0 are made from the stored weights unpacked to fp32, by the rounding of the ``gguf`` package, which is that
 of llama.cpp bit for bit; a tensor that is stored as Q8_0 already is kept in both (the head, in the built-in file), as
-are vectors. The fp32 folder holds what the file's weights unpack to. All of it follows from the file alone.
+are vectors. F32 and the fp32 folder hold what the file's weights unpack to. All of it follows from the file alone.
 """
 
 import json
@@ -29,13 +29,14 @@ from octavo.models.names import weight_shapes
 _KINDS = {
     "Q8_0": (GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
     "Q4_0": (GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0),
+    "F32": (GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
 }
 _WRITTEN_BY_THE_WRITER = ("general.architecture", "general.file_type")
 
 
 def model_as(path: Path, weights: str) -> Path:
-    """The model of the .gguf file ``path``: "stored" is that file, "Q8_0" and "Q4_0" are .gguf files, "float32" is a
-    folder as transformers keeps it (without a tokenizer).
+    """The model of the .gguf file ``path``: "stored" is that file, "Q8_0", "Q4_0" and "F32" are .gguf files,
+    "float32" is a folder as transformers keeps it (without a tokenizer).
 
     Raises:
         ConfigurationError: ``path`` is no .gguf file, or its architecture is not one that the fp32 folder is written
@@ -84,7 +85,8 @@ def _write_gguf(path: Path, weights: str, target: Path) -> None:
 
 def _requantized(tensor: ReaderTensor, kind: GGMLQuantizationType) -> tuple[np.ndarray[Any, Any], GGMLQuantizationType]:
     """Data and kind of a tensor of the new file."""
-    if len(tensor.shape) < 2 or tensor.tensor_type in (kind, GGMLQuantizationType.Q8_0):
+    is_kept = tensor.tensor_type is GGMLQuantizationType.Q8_0 and kind is not GGMLQuantizationType.F32
+    if len(tensor.shape) < 2 or tensor.tensor_type is kind or is_kept:
         return np.asarray(tensor.data), tensor.tensor_type
     return quants.quantize(dequantize(tensor).numpy(), kind), kind
 
