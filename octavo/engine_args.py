@@ -107,7 +107,7 @@ class EngineArgs:
     max_head_skips: int = 32
     max_head_skip_steps: int = 256
     max_head_skip_seconds: float = 30.0
-    speculation: str = "off"
+    speculation: str = "ngram"
     num_speculative_tokens: int = 15
     prefix_cache_on_host: bool = False
     prefix_cache_dir: str | None = None

@@ -12,7 +12,7 @@ import click
 
 from octavo.bench.report import report
 from octavo.bench.stopwatch import Stopwatch
-from octavo.cli.options import engine_options, model_option
+from octavo.cli.options import engine_options_with, model_option
 from octavo.cli.table import json_option
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.timing import untimed
@@ -136,7 +136,7 @@ def breakdown(steps: Sequence[StepTime]) -> dict[str, float | None]:
 @click.option("--num-iters", type=click.IntRange(1), default=3, show_default=True, help="Runs counted.")
 @click.option("--breakdown", "with_breakdown", is_flag=True, help="Show what a step spends where.")
 @json_option
-@engine_options
+@engine_options_with(speculation="off")
 def latency(
     engine_args: "EngineArgs",
     num_iters_warmup: int,
@@ -145,7 +145,10 @@ def latency(
     json_path: Path | None,
     **shape: int | None,
 ) -> None:
-    """Time batches of random prompts: first token, steps, whole run. Without a shape, a grid of them."""
+    """Time batches of random prompts: first token, steps, whole run. Without a shape, a grid of them.
+
+    Nothing is drafted unless --speculation ngram: answers to random prompts repeat themselves as no others do.
+    """
     from octavo.build import build_engine
 
     given = {name: value for name, value in shape.items() if value is not None}

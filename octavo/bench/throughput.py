@@ -19,7 +19,7 @@ import click
 
 from octavo.bench.report import report
 from octavo.bench.traces import Lengths, draw_lengths
-from octavo.cli.options import engine_options, model_option
+from octavo.cli.options import engine_options_with, model_option
 from octavo.cli.table import json_option
 from octavo.core.sampling_params import SamplingParams
 
@@ -112,7 +112,7 @@ def figures(lengths: Sequence[Lengths], seconds: dict[str, list[float]]) -> list
 @click.option("--static-batch-size", type=click.IntRange(1), default=16, show_default=True, help="Of the peer.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Medians are shown.")
 @json_option
-@engine_options
+@engine_options_with(speculation="off")
 def throughput(
     engine_args: "EngineArgs",
     num_requests: int,
@@ -124,7 +124,8 @@ def throughput(
 ) -> None:
     """Measure tokens a second on requests with real lengths (Azure conversation trace), greedy, to their full length.
 
-    --seed also draws the requests and their tokens.
+    --seed also draws the requests and their tokens. Nothing is drafted unless --speculation ngram: answers to random
+    prompts repeat themselves as no others do.
     """
     from octavo.llm import LLM
 

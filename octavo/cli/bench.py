@@ -11,6 +11,7 @@ from octavo.cli.main import LazyCommand, LazyGroup
 BENCHES = {
     "latency": LazyCommand("octavo.bench.latency:latency", "Time batches: first token, step, whole run."),
     "throughput": LazyCommand("octavo.bench.throughput:throughput", "Tokens a second on real lengths."),
+    "speculation": LazyCommand("octavo.bench.speculation:speculation", "One stream with drafts and without."),
     "beam": LazyCommand("octavo.bench.beam:beam", "Beam search in the core and in a loop outside."),
     "memory": LazyCommand("octavo.bench.memory:memory_command", "Share of the KV memory that holds tokens."),
     "scheduler": LazyCommand("octavo.bench.scheduler:scheduler_command", "Steps a second without a model."),

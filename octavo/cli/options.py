@@ -200,7 +200,7 @@ _engine_settings = all_of(
     setting(
         "--speculation",
         type=click.Choice(SPECULATION_METHODS),
-        help="Draft tokens from the sequence's own text: ngram or off.  [default: off]",
+        help="Draft tokens where a text repeats itself: ngram or off.  [default: ngram]",
     ),
     setting(
         "--num-speculative-tokens", type=click.IntRange(1), help="Most drafts of a sequence a step.  [default: 15]"
@@ -265,21 +265,29 @@ ENGINE_FIELDS = (
 """Fields of ``EngineArgs`` that a flag sets, under the same names."""
 
 
-def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the engine's flags to a command, which receives them as one ``engine_args: EngineArgs``.
+def engine_options_with(**defaults: Any) -> Decorator:
+    """Adds the engine's flags to a command, which receives them as one ``engine_args: EngineArgs``. ``defaults``: of
+    some of its fields, other than ``EngineArgs`` itself has.
 
     The command adds ``model_argument`` or ``model_option`` itself, above this decorator.
     """
 
-    @functools.wraps(function)
-    def with_engine_args(**values: Any) -> Any:
-        from octavo.settings import read_settings
+    def decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_engine_args(**values: Any) -> Any:
+            from octavo.settings import read_settings
 
-        given = {name: values.pop(name) for name in ENGINE_FIELDS}
-        engine_args = read_settings({name: value for name, value in given.items() if value is not None})
-        return function(engine_args=engine_args, **values)
+            given = {name: values.pop(name) for name in ENGINE_FIELDS}
+            chosen = {name: value for name, value in given.items() if value is not None}
+            return function(engine_args=read_settings(defaults | chosen), **values)
 
-    return _engine_settings(with_engine_args)
+        return _engine_settings(with_engine_args)
+
+    return decorator
+
+
+engine_options = engine_options_with()
+"""The same, with the engine's own defaults."""
 
 
 # --- sampling --------------------------------------------------------------------------------------------------------

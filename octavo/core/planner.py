@@ -136,7 +136,7 @@ class Planner:
         for place, request in enumerate(draft.others):
             most = min(draft.max_tokens, self._room_for_drafts(request, draft))
             if most > 0 and draft.takes_drafts(place):
-                token_ids = self._speculation.draft(request, gain, most)
+                token_ids = self._speculation.draft(request, gain, most, len(self._running))
                 if token_ids:
                     draft.add_drafts(place, token_ids)
                     self._hold_drafts(request, draft)

@@ -22,7 +22,7 @@ BEST_CHANCE = 0.9
 """Where less than this would not pay, nobody looks for drafts: what could be gained is less than looking takes."""
 
 PATIENCE = 8
-"""Steps without a draft after which a request goes on in the decode batch."""
+"""Steps in which a request had no draft that would pay, after which it goes on in the decode batch."""
 
 
 class Speculation:
@@ -53,26 +53,26 @@ class Speculation:
         """Members of the decode batch for which there is something to draft: from now on they speculate."""
         if not members or not self.may_pay(num_running):
             return []
-        gain = self.costs.gain(num_running)
-        return [request for request in members if self._has_draft(request, gain)]
+        promising = [request for request in members if self._promises(request, num_running)]
+        for request in promising:
+            request.num_undrafted = 0
+        return promising
 
-    def draft(self, request: Request, gain: Gain, most: int) -> tuple[int, ...]:
+    def draft(self, request: Request, gain: Gain, most: int, num_running: int) -> tuple[int, ...]:
         """At most ``most`` tokens that may come next in a request that speculates and of which nothing is in flight,
         as many as are worth it in the step ``gain``, to which they are added."""
-        drafter = request.drafter
-        assert drafter is not None, "the request speculates"
-        drafter.follow(request.token_ids)
-        proposed = islice(drafter.propose(request.token_ids), min(most, self._max_draft_tokens))
-        token_ids = tuple([token_id for token_id, _ in takewhile(lambda each: gain.add(each[1]), proposed)])
-        request.num_undrafted = 0 if token_ids else request.num_undrafted + 1
-        return token_ids
+        if not self._promises(request, num_running):
+            request.num_undrafted += 1
+            return ()
+        request.num_undrafted = 0
+        assert request.drafter is not None, "it has just been asked"
+        proposed = islice(request.drafter.propose(request.token_ids), min(most, self._max_draft_tokens))
+        return tuple([token_id for token_id, _ in takewhile(lambda each: gain.add(each[1]), proposed)])
 
-    def _has_draft(self, request: Request, gain: Gain) -> bool:
+    def _promises(self, request: Request, num_running: int) -> bool:
+        """Is there a draft that would pay in a step of nothing but one row for each running request?"""
         if request.drafter is None:
             request.drafter = self._make_drafter()
         request.drafter.follow(request.token_ids)
-        best = next(request.drafter.propose(request.token_ids), None)
-        if best is None or not gain.pays(best[1]):
-            return False
-        request.num_undrafted = 0
-        return True
+        first = next(request.drafter.propose(request.token_ids), None)
+        return first is not None and self.costs.gain(num_running).pays(first[1])

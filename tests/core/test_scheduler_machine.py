@@ -21,8 +21,8 @@ from octavo.core.retention import Retention
 from octavo.core.scheduler_types import SkipBounds
 from octavo.core.speculation import Speculation
 from octavo.core.step import StepPlan
+from tests.support.drafters import HostileDrafter
 from tests.support.fake_runner import FREQUENT_EOS
-from tests.support.hostile_drafter import HostileDrafter
 from tests.support.naive_beam_search import Search
 from tests.support.scheduling import Harness
 

@@ -6,31 +6,16 @@ from random import Random
 
 import pytest
 
+from octavo.core.kv_fault import KVFaultError
 from octavo.core.request import Request, Status
 from octavo.core.speculation import PATIENCE, Speculation
+from tests.support.drafters import HostileDrafter, Oracle
 from tests.support.fake_runner import expected_output, next_token
-from tests.support.hostile_drafter import HostileDrafter
+from tests.support.naive_beam_search import Search
 from tests.support.scheduling import Harness
 
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 PROMPT = [1, 2, 3, 4, 5]
-
-
-class Oracle:
-    """A drafter that is right ``num_right`` times in a row, then wrong."""
-
-    def __init__(self, num_right: int = 1 << 30, chance: float = 1.0) -> None:
-        self.num_right = num_right
-        self.chance = chance
-
-    def follow(self, token_ids: Sequence[int]) -> None:
-        pass
-
-    def propose(self, token_ids: Sequence[int]) -> Iterator[tuple[int, float]]:
-        context = list(token_ids)
-        for step in range(100):
-            context.append((next_token(context) + (step >= self.num_right)) % 1000)
-            yield context[-1], self.chance
 
 
 def harness(most: int = 4, drafter: Callable[[], object] = Oracle, **settings: object) -> Harness:
@@ -220,8 +205,6 @@ def test_an_abort_while_drafts_are_in_flight_gives_the_blocks_back(depth: int) -
 
 @DEPTHS
 def test_beams_never_speculate(depth: int) -> None:
-    from tests.support.naive_beam_search import Search
-
     made = harness(depth=depth)
     made.add_beams(PROMPT, Search(width=3, max_tokens=8, eos=frozenset(), length_penalty=1.0, early_stopping=False))
     made.run()
@@ -238,3 +221,26 @@ def test_choices_speculate_each_for_itself(depth: int) -> None:
     assert counts(made)[2] > 0
     for request in requests:
         made.check_answer(request)
+
+
+def test_the_sanitizer_sees_that_scheduler_and_runner_disagree_on_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in Octavo: one that was right is not counted."""
+    monkeypatch.setattr(Request, "accept_draft", lambda self: None)
+    made = harness(drafter=partial(Oracle, 1))
+    made.add(PROMPT, 21)
+    with pytest.raises(KVFaultError, match="goes on with"):
+        made.run()
+
+
+def test_the_sanitizer_sees_a_block_of_wrong_drafts_that_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in Octavo: what a sequence leaves in the cache reaches past what it has computed of its own tokens."""
+    made = harness(most=8, drafter=partial(Oracle, 0))
+    request = made.add(PROMPT, 6)
+    while not made.runner.plans or not made.runner.plans[-1].drafts:
+        made.plan()
+        made.land()
+    monkeypatch.setattr(Request, "num_landed_tokens", property(lambda self: self.num_tokens))
+    made.scheduler.abort(request)
+    monkeypatch.undo()
+    with pytest.raises(KVFaultError, match="under a name that its contents do not have"):
+        made.add([*request.token_ids, 3], 3), made.run()

@@ -11,6 +11,7 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.speculation import Speculation
 from octavo.core.step import StepPlan
 from octavo.engine.engine import Engine, EngineParts
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
@@ -31,10 +32,16 @@ class Pieces:
 class Bench:
     """An engine with a fake runner and a clock that ticks once a reading."""
 
-    def __init__(self, depth: int = 1, num_blocks: int = 64, eos: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        depth: int = 1,
+        num_blocks: int = 64,
+        eos: frozenset[int] = frozenset(),
+        speculation: Speculation | None = None,
+    ) -> None:
         cache = CacheConfig(num_blocks, 4, 1, True, b"test")
         config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=16, max_steps_in_flight=depth)
-        self.scheduler = Scheduler(config, KVCacheManager(cache))
+        self.scheduler = Scheduler(config, KVCacheManager(cache), speculation)
         self.runner = FakeRunner(4)
         ticks, seeds = count(100), count()
         self.engine = Engine(

@@ -120,6 +120,7 @@ def test_random_schedules(model: Path, kept: Callable[[str], list[Any]], seed: i
         "eviction_policy": random.choice(["lru", "reuse"]),
         "preemption_mode": random.choice(["auto", "swap", "recompute"]),
         "swap_space": swap_space,
+        "speculation": ["ngram", "off"][seed % 2],
         "prefix_cache_on_host": is_cached and swap_space > 0,
     }
     num_blocks = _smallest_pool(Driver(model, checks=False, **settings | {"num_blocks": 3000}), 180)

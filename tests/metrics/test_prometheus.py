@@ -15,7 +15,8 @@ COUNTERS = [
     "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:num_preemptions", "vllm:prompt_tokens",
     "vllm:generation_tokens", "vllm:request_success", "octavo:copy_on_write_copies", "octavo:preempted_tokens",
     "octavo:requests_rejected", "octavo:preemptions", "octavo:swap_out_blocks", "octavo:swap_in_blocks",
-    "octavo:swap_out_bytes", "octavo:swap_in_bytes",
+    "octavo:swap_out_bytes", "octavo:swap_in_bytes", "vllm:spec_decode_num_drafts",
+    "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens",
 ]  # fmt: skip
 HISTOGRAMS = [
     "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
@@ -54,6 +55,7 @@ def test_snapshot_is_what_is_shown() -> None:
         num_running=3, num_waiting=2, num_blocks=24, num_free_blocks=10, num_cached_blocks=8, num_active_blocks=6,
         num_shared_blocks=1, prefix_queries=400, prefix_hits=324, num_preemptions=5, num_preempted_tokens=77,
         prompt_tokens=500, generation_tokens=60, rejected={"too_long": 2},
+        num_drafts=4, num_draft_tokens=30, num_accepted_tokens=21,
     )  # fmt: skip
     metrics.observe(EngineOutputs(stats=stats), [])
     metrics.count_refused("queue_full")
@@ -62,6 +64,9 @@ def test_snapshot_is_what_is_shown() -> None:
     assert value(metrics, "vllm:kv_cache_usage_perc") == 0.25  # D23: cached blocks without a user count as free
     assert value(metrics, "vllm:prefix_cache_queries_total") == 400
     assert value(metrics, "vllm:prefix_cache_hits_total") == 324
+    assert value(metrics, "vllm:spec_decode_num_drafts_total") == 4
+    assert value(metrics, "vllm:spec_decode_num_draft_tokens_total") == 30
+    assert value(metrics, "vllm:spec_decode_num_accepted_tokens_total") == 21
     assert value(metrics, "octavo:kv_blocks_allocatable") == 18
     assert value(metrics, "octavo:kv_blocks", state="cached") == 8
     assert value(metrics, "octavo:requests_rejected_total", reason="too_long") == 2

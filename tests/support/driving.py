@@ -65,13 +65,14 @@ class Job:
 
 
 class Driver:
-    """An engine with its answers by request id and choice. Settings are those of ``EngineArgs``.
+    """An engine with its answers by request id and choice. Settings are those of ``EngineArgs``; nothing is drafted
+    where a test does not ask for it, since how much is depends on the clock.
 
     ``checks``: all invariants of the core after every step; slow in a large pool.
     """
 
     def __init__(self, model: Path, checks: bool = True, **settings: Any) -> None:
-        args = EngineArgs(model=str(model), **settings)
+        args = EngineArgs(**{"model": str(model), "speculation": "off"} | settings)
         self.tokenizer = build_tokenizer(args)
         self.engine = build_engine(args, self.tokenizer)
         self.answers: dict[str, list[Answer]] = {}

@@ -4,14 +4,21 @@ from octavo import LLM, SamplingParams, __version__
 
 
 class Engine:
-    """Weights computed with as they are stored."""
+    """Weights computed with as they are stored. Without speculation: the peers have none, and answers to random prompts
+    repeat themselves as no others do."""
 
     dtype = "auto"
 
     def load(self, model: str, threads: int, max_sequences: int, max_tokens: int) -> str:
         room = max_sequences * (max_tokens + 16)
         self._llm = LLM(
-            model, dtype=self.dtype, threads=threads, num_blocks=room // 16 + 1, swap_space=0, kv_sanitizer=False
+            model,
+            dtype=self.dtype,
+            threads=threads,
+            num_blocks=room // 16 + 1,
+            swap_space=0,
+            kv_sanitizer=False,
+            speculation="off",
         )
         return f"octavo {__version__}"
 

@@ -1,4 +1,4 @@
-"""Drafts that nobody should rely on: right ones for a while, then wrong ones, stop ids and tokens past the end."""
+"""Drafters for the fake model: one that knows what it says, and one that nobody should rely on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +9,24 @@ from tests.support.fake_runner import VOCAB_SIZE, next_token
 
 
 @dataclass
+class Oracle:
+    """Implements ``Drafter``: right ``num_right`` times in a row, for choice 0, then wrong."""
+
+    num_right: int = 1 << 30
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """It knows already."""
+
+    def propose(self, token_ids: Sequence[int]) -> Iterator[tuple[int, float]]:
+        context = list(token_ids)
+        for step in count():
+            context.append((next_token(context) + (step >= self.num_right)) % VOCAB_SIZE)
+            yield context[-1], 1.0
+
+
+@dataclass
 class HostileDrafter:
-    """Implements ``Drafter``, and is sure of all it says. What is right is what ``next_token`` says for choice 0."""
+    """Implements ``Drafter``, and is sure of all it says: what is right for choice 0, for a while, then anything."""
 
     rng: Random = field(default_factory=lambda: Random(0))
 
