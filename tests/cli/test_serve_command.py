@@ -22,7 +22,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineArgs, ServerSett
     for name in ("OCTAVO_KV_SANITIZER", "OCTAVO_THREADS"):
         monkeypatch.delenv(name, raising=False)  # settings of the test run itself
     calls: list[tuple[EngineArgs, ServerSettings]] = []
-    monkeypatch.setattr(octavo.cli.serve, "run_server", lambda args, settings: calls.append((args, settings)))
+    monkeypatch.setattr(octavo.cli.serve, "run_server", lambda args, settings, _: calls.append((args, settings)))
     return calls
 
 
