@@ -14,6 +14,9 @@ MOST_ROWS = 32
 MEMORY = 32
 """About how many of the last steps count."""
 
+MOST_TIMES = 2.0
+"""A step counts for at most so many times what it should have taken: other work of the machine is no cost of rows."""
+
 LEAST_VARIANCE = 1.0
 """Of the numbers of rows in these; if they all were alike, nobody knows what one row more would have cost."""
 
@@ -55,6 +58,10 @@ class StepCosts:
         """A step of so many rows, each of which reached the head, took so long."""
         if num_rows > MOST_ROWS:
             return
+        if self._num_steps:
+            base_rows = self.base_rows
+            expected = self._seconds * (base_rows + num_rows) / (base_rows + self._rows)
+            seconds = min(seconds, MOST_TIMES * expected)
         self._num_steps = min(self._num_steps + 1, MEMORY)
         share = 1 / self._num_steps
         more_rows, more_seconds = num_rows - self._rows, seconds - self._seconds

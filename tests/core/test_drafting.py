@@ -147,8 +147,20 @@ def test_rows_that_cost_nothing_and_rows_that_cost_all() -> None:
             dear.note(rows, 0.001 * rows)
             large.note(1000 * rows, 1.0)
     assert free.base_rows == MOST_BASE_ROWS
-    assert dear.base_rows == pytest.approx(0.0, abs=1e-6)
+    assert dear.base_rows < 0.5
     assert large._variance < LEAST_VARIANCE
+
+
+def test_a_step_that_was_held_up_is_no_dear_one() -> None:
+    """The machine did something else for a second, while a step of many rows was on its way, or one of few."""
+    for held_up in (1, 16):
+        costs = StepCosts()
+        for rows in [1, 1, 16, 1, 5, 9] * 6:
+            costs.note(rows, 0.003 + 0.0012 * rows)
+        before = costs.base_rows
+        assert before == pytest.approx(2.5, abs=0.2)
+        costs.note(held_up, 1.0)
+        assert costs.base_rows == pytest.approx(before, rel=0.5)
 
 
 def test_a_row_is_added_while_it_brings_more_than_the_others() -> None:
