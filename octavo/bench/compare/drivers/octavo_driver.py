@@ -2,6 +2,9 @@
 
 from octavo import LLM, SamplingParams, __version__
 
+KV_BYTES = 2 << 30
+"""More than any cell needs; what is not written takes no memory."""
+
 
 class Engine:
     """Weights computed with as they are stored. Without speculation: the peers have none, and answers to random prompts
@@ -10,12 +13,11 @@ class Engine:
     dtype = "auto"
 
     def load(self, model: str, threads: int, max_sequences: int, max_tokens: int) -> str:
-        room = max_sequences * (max_tokens + 16)
         self._llm = LLM(
             model,
             dtype=self.dtype,
             threads=threads,
-            num_blocks=room // 16 + 1,
+            kv_cache_memory_bytes=KV_BYTES,
             swap_space=0,
             kv_sanitizer=False,
             speculation="off",
