@@ -3,6 +3,7 @@
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal, Self
@@ -23,6 +24,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
+from octavo.engine.engine import Engine
 from octavo.engine.intake import check_has_salt
 from octavo.engine.interrupts import interrupts_wait
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
@@ -53,6 +55,9 @@ class LLM:
         self._engine = build_engine(self._args, self._tokenizer)
         self._ids = itertools.count()
         self._streams: dict[str, deque[OutputDelta]] = {}
+        self._dropped: deque[str] = deque()
+        """Requests to abort as soon as the engine is not at work."""
+        self._is_at_work = False
         self._is_closed = False
 
     def generate(
@@ -169,11 +174,13 @@ class LLM:
 
     def get_metrics(self) -> EngineStats:
         """A snapshot of queues, pool and counters."""
-        return self._engine.stats()
+        with self._at_work() as engine:
+            return engine.stats()
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix that is not pinned."""
-        self._engine.reset_prefix_cache()
+        with self._at_work() as engine:
+            engine.reset_prefix_cache()
 
     def pin(
         self,
@@ -198,19 +205,21 @@ class LLM:
 
     def unpin(self, pin_id: str) -> bool:
         """End a pin before its time; false if there is none of this id."""
-        return self._engine.unpin(pin_id)
+        with self._at_work() as engine:
+            return engine.unpin(pin_id)
 
     def pins(self) -> list[PinInfo]:
         """The pins that have not ended, oldest first."""
-        return self._engine.pins()
+        with self._at_work() as engine:
+            return engine.pins()
 
     def close(self) -> None:
         """End what still runs, take the prefix cache to disk (``prefix_cache_dir``), and let others use its file. At
         the end of a ``with LLM(...) as llm:`` this is done by itself. May be repeated; nothing else works after it."""
         if not self._is_closed:
             self._is_closed = True
-            with interrupts_wait():
-                self._engine.close()
+            with interrupts_wait(), self._at_work() as engine:
+                engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -242,12 +251,33 @@ class LLM:
         ]
 
     def _add(self, request: EngineRequest) -> None:
-        with interrupts_wait():
-            self._engine.add_request(request)
+        with interrupts_wait(), self._at_work() as engine:
+            engine.add_request(request)
 
     def _abort(self, request_id: str) -> None:
-        with interrupts_wait():
-            self._engine.abort(request_id)
+        """At once, or as soon as the engine has done what it is at: a stream that nobody holds any more ends where the
+        garbage collector finds it, which can be in the middle of a step."""
+        self._dropped.append(request_id)
+        self._abort_dropped()
+
+    def _abort_dropped(self) -> None:
+        while self._dropped and not self._is_at_work:
+            self._is_at_work = True
+            try:
+                with interrupts_wait():
+                    self._engine.abort(self._dropped.popleft())
+            finally:
+                self._is_at_work = False
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Engine]:
+        """The engine, which nobody else calls meanwhile."""
+        was_at_work, self._is_at_work = self._is_at_work, True
+        try:
+            yield self._engine
+        finally:
+            self._is_at_work = was_at_work
+            self._abort_dropped()
 
     def _run(self, texts: Sequence[str | None], requests: Sequence[EngineRequest]) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
@@ -255,13 +285,13 @@ class LLM:
             try:
                 for text, request in zip(texts, requests, strict=True):
                     outputs[request.request_id] = RequestOutput.begin(request, text)
-                    self._engine.add_request(request)
+                    self._add(request)
                 while not all(output.finished for output in outputs.values()):
                     self._take(self._step(), outputs)
                     deliver_interrupt()
             finally:
                 for request_id in outputs:
-                    self._engine.abort(request_id)
+                    self._abort(request_id)
         return list(outputs.values())
 
     def _next_delta(self, arrived: deque[OutputDelta]) -> OutputDelta:
@@ -286,7 +316,8 @@ class LLM:
     def _step(self) -> EngineOutputs:
         """One step of everything, no interrupt within; what it brought for open streams waits there until they are
         read."""
-        news = self._engine.step()
+        with self._at_work() as engine:
+            news = engine.step()
         for delta in news.deltas:
             if delta.request_id in self._streams:
                 self._streams[delta.request_id].append(delta)

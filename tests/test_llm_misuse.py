@@ -4,6 +4,8 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -236,6 +238,83 @@ def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
         interrupted_block()
     assert reached == ["the end"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_systems_ends_the_process(tmp_path: Path) -> None:
+    """Where SIGINT is what it is in C, not Python's: held back until the step is over, and not lost."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal\n"
+        "from octavo.engine.interrupts import interrupts_wait\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "with interrupts_wait():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('the end of the block', flush=True)\n"
+        "print('not reached', flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.stdout == "the end of the block\n"
+    assert done.returncode == -signal.SIGINT
+
+
+def test_what_is_ignored_stays_so_and_each_interrupt_is_handed_on() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts_wait() as deliver:
+        os.kill(os.getpid(), signal.SIGINT)
+        deliver()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    numbers: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: numbers.append(number))
+    with interrupts_wait():
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not numbers
+    assert numbers == [signal.SIGINT] * 3
+
+
+def test_a_handler_that_puts_another_in_its_place_is_not_overruled() -> None:
+    def handle(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    signal.signal(signal.SIGINT, handle)
+    with interrupts_wait() as deliver:
+        os.kill(os.getpid(), signal.SIGINT)
+        deliver()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+class _Holder:
+    """In a cycle, so that the garbage collector alone ends the stream."""
+
+    def __init__(self, stream: Iterator[OutputDelta]) -> None:
+        self.stream = stream
+        self.own = self
+        next(stream)
+
+
+def test_a_stream_that_the_garbage_collector_ends_in_the_middle_of_a_step(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is aborted after the step: others lose nothing, and nothing is left of it."""
+    update = llm._engine._scheduler.update
+
+    def collecting_update(*args: Any) -> Any:
+        outcome = update(*args)
+        gc.collect()
+        return outcome
+
+    monkeypatch.setattr(llm._engine._scheduler, "update", collecting_update)
+    params = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+    expected = [delta.token_ids for delta in llm.stream([4, 5, 6], params)]
+    for num_dropped in (1, 3):
+        holders = [_Holder(llm.stream([7, 8, number], params)) for number in range(num_dropped)]
+        other = llm.stream([4, 5, 6], params)
+        found = [next(other).token_ids]
+        del holders
+        found += [delta.token_ids for delta in other]
+        assert [token for ids in found for token in ids] == [token for ids in expected for token in ids]
+        gc.collect()
+        assert is_empty(llm)
 
 
 def test_two_engines_in_one_process_do_not_disturb_each_other(llm: LLM, folder: str) -> None:

@@ -69,7 +69,8 @@ class PlanDraft:
         step the same sequence."""
         request = self.others[place]
         computes_last = self.samples[place] and self.counts[place] == 1 and request.num_output_tokens > 0
-        return computes_last and request.drafter is not None and request.batch is None
+        is_alone = request.batch is None and request.num_in_flight == 1
+        return computes_last and request.drafter is not None and is_alone
 
     def add_drafts(self, place: int, token_ids: tuple[int, ...]) -> None:
         """Row ``place`` of the others goes on with these tokens, which have room in its blocks."""

@@ -135,6 +135,7 @@ class Population:
         self.withdraw(request)
         self.copies = [copy for copy in self.copies if self.kv.pool.ref_counts[copy.target]]
         request.swapped = swapped
+        request.drafter = None  # made anew if it runs again
         request.num_preemptions += 1
         if request.group is not None:
             request.group.forget(request)

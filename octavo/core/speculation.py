@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 
 from octavo.core.drafting import Drafter, NgramDrafter
 from octavo.core.request import Request
-from octavo.core.step_costs import Gain, StepCosts
+from octavo.core.step_costs import MOST_ROWS, Gain, StepCosts
 
 SPECULATION_METHODS = ("ngram", "off")
 """From where drafts come: from the sequence's own text, or not at all."""
@@ -39,7 +39,8 @@ class Speculation:
 
     def may_pay(self, num_rows: int) -> bool:
         """Could there be drafts that are worth a row in a step of ``num_rows`` rows?"""
-        return self._max_draft_tokens > 0 and self.costs.gain(num_rows).pays(BEST_CHANCE)
+        is_known = num_rows <= MOST_ROWS  # what rows cost is
+        return self._max_draft_tokens > 0 and is_known and self.costs.gain(num_rows).pays(BEST_CHANCE)
 
     def engages(self, request: Request, num_running: int) -> bool:
         """Does a request that has caught up go on with drafts, rather than in the decode batch?"""

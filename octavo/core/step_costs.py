@@ -17,8 +17,13 @@ MEMORY = 32
 MOST_TIMES = 2.0
 """A step counts for at most so many times what it should have taken: other work of the machine is no cost of rows."""
 
-LEAST_VARIANCE = 1.0
+ENOUGH_VARIANCE = 1.0
 """Of the numbers of rows in these; if they all were alike, nobody knows what one row more would have cost."""
+
+LEAST_VARIANCE = 0.05
+"""This is enough where the times follow the numbers of rows: ``LEAST_CORRELATION``, squared."""
+
+LEAST_CORRELATION = 0.5
 
 
 @dataclass(slots=True)
@@ -52,6 +57,7 @@ class StepCosts:
         self._rows = 0.0
         self._seconds = 0.0
         self._variance = 0.0
+        self._variance_of_seconds = 0.0
         self._covariance = 0.0
 
     def note(self, num_rows: int, seconds: float) -> None:
@@ -68,17 +74,26 @@ class StepCosts:
         self._rows += share * more_rows
         self._seconds += share * more_seconds
         self._variance = (1 - share) * (self._variance + share * more_rows**2)
+        self._variance_of_seconds = (1 - share) * (self._variance_of_seconds + share * more_seconds**2)
         self._covariance = (1 - share) * (self._covariance + share * more_rows * more_seconds)
 
     @property
     def base_rows(self) -> float:
         """What a step costs beside its rows, in rows."""
-        if self._variance < LEAST_VARIANCE:
+        if not self._is_measured:
             return TYPICAL_BASE_ROWS
         if self._covariance <= 0:
             return MOST_BASE_ROWS
         seconds_per_row = self._covariance / self._variance
         return min(MOST_BASE_ROWS, max(0.0, self._seconds / seconds_per_row - self._rows))
+
+    @property
+    def _is_measured(self) -> bool:
+        """Do the last steps say what a row costs?"""
+        if self._variance >= ENOUGH_VARIANCE:
+            return True
+        explained = LEAST_CORRELATION * self._variance * self._variance_of_seconds
+        return self._variance >= LEAST_VARIANCE and self._covariance > 0 and self._covariance**2 >= explained
 
     def gain(self, num_rows: int) -> Gain:
         """A step that so far has ``num_rows`` rows, all of them needed."""

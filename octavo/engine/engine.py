@@ -265,7 +265,8 @@ class Engine:
             seconds_per_token = seconds / num_tokens
             known = costs.seconds_per_token or seconds_per_token
             costs.seconds_per_token = known + (seconds_per_token - known) / 8
-        if num_tokens == len(plan.row_ids) + sum(len(drafts.token_ids) for drafts in plan.drafts):
+        num_drafts = sum(len(drafts.token_ids) for drafts in plan.drafts)
+        if num_tokens == len(plan.row_ids) + num_drafts and not plan.forks:
             self._scheduler.speculation.costs.note(num_tokens, seconds)
 
     def _collect(self, issued: _Issued, result: StepResult, outcome: StepOutcome) -> None:

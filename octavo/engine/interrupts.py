@@ -15,22 +15,30 @@ def interrupts_wait() -> Iterator[Callable[[], None]]:
     the garbage collector. Signals reach the main thread alone, so elsewhere there is nothing to hold back.
     """
     previous = signal.getsignal(signal.SIGINT)
-    if previous is None or threading.current_thread() is not threading.main_thread():
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if previous in (None, signal.SIG_IGN) or not in_main_thread:
         yield _nothing_to_deliver
         return
     hits: list[tuple[int, FrameType | None]] = []
 
-    def deliver() -> None:
-        if hits and callable(previous):
-            first = hits[0]
-            hits.clear()
-            previous(*first)
+    def hold(number: int, frame: FrameType | None) -> None:
+        hits.append((number, frame))
 
-    signal.signal(signal.SIGINT, lambda number, frame: hits.append((number, frame)))
+    def deliver() -> None:
+        while hits:
+            hit = hits.pop(0)
+            if callable(previous):
+                previous(*hit)
+            else:  # the process is to end
+                signal.signal(signal.SIGINT, previous)
+                signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGINT, hold)
     try:
         yield deliver
     finally:
-        signal.signal(signal.SIGINT, previous)
+        if signal.getsignal(signal.SIGINT) is hold:  # else who handled one has put another in its place
+            signal.signal(signal.SIGINT, previous)
         deliver()
 
 

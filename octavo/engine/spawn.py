@@ -1,5 +1,6 @@
 """A process for an engine that is to be: it imports what it will need while its parent still finds out what that is."""
 
+import atexit
 import ctypes
 import importlib
 import multiprocessing
@@ -30,6 +31,7 @@ class SpawnedProcess:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         self._work = here
+        atexit.register(here.close)  # before multiprocessing waits for a process that has nothing to do
         self.process = context.Process(
             target=_wait_for_work, args=(there, tuple(modules), os.getpid()), name=PROCESS_NAME, daemon=True
         )

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from octavo.core.drafting import FIRST_CHANCES, NgramDrafter
+from octavo.core.drafting import FIRST_CHANCES, MOST_INDEXED, NgramDrafter
 from octavo.core.step_costs import LEAST_VARIANCE, MOST_BASE_ROWS, TYPICAL_BASE_ROWS, StepCosts
 
 
@@ -98,6 +98,19 @@ def test_an_index_at_once_is_the_same() -> None:
     assert drafter._after == index_of(text)
 
 
+def test_of_a_long_prompt_only_the_last_tokens_are_indexed() -> None:
+    """One of any length costs a step a few milliseconds, and a bounded memory."""
+    drafter, tail = NgramDrafter(), list(range(100, 110))
+    token_ids = [1, 2, 3, 4, *tail, *([7] * MOST_INDEXED), 1, 2, 3]
+    drafter.follow(token_ids)
+    assert not list(islice(drafter.propose(token_ids), 1))
+    assert len(drafter._after) < 2 * MOST_INDEXED
+    near = [1, 2, 3, 4, *tail, *([7] * (MOST_INDEXED - 100)), 1, 2, 3]
+    drafter = NgramDrafter()
+    drafter.follow(near)
+    assert [token_id for token_id, _ in islice(drafter.propose(near), 2)] == [4, 100]
+
+
 def test_chances_multiply_and_grow_with_what_was_right() -> None:
     text = list(range(40))
     drafter = NgramDrafter()
@@ -136,6 +149,23 @@ def test_steps_that_are_all_alike_say_nothing() -> None:
     assert costs.base_rows == TYPICAL_BASE_ROWS
     for seconds in (0.5, *[0.004] * 50):
         costs.note(1, seconds)
+    assert costs.base_rows == TYPICAL_BASE_ROWS
+
+
+@pytest.mark.parametrize("base", [0.1, 0.3, 1.0, 4.0])
+def test_steps_of_one_row_and_two_are_enough_where_times_follow_them(base: float) -> None:
+    """What one stream comes to where a draft is one token: drafts must not cost for good what they do not bring."""
+    costs, rng = StepCosts(), Random(1)
+    for _ in range(400):
+        rows = rng.choice([1, 1, 1, 2])
+        costs.note(rows, (base + rows) * rng.uniform(0.95, 1.05) / 1000)
+    assert costs.base_rows == pytest.approx(base, abs=0.2 + base / 4)
+
+
+def test_noise_is_no_measurement() -> None:
+    costs, rng = StepCosts(), Random(1)
+    for _ in range(400):
+        costs.note(rng.choice([1, 2]), 0.004 * rng.uniform(0.5, 2.0))
     assert costs.base_rows == TYPICAL_BASE_ROWS
 
 

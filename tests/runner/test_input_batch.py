@@ -161,7 +161,8 @@ def test_answers_are_the_same_with_and_without(tmp_path: Path, monkeypatch: pyte
     path = rand_model(tmp_path / "model", "gemma3")
 
     def answers() -> list[Any]:
-        llm = LLM(str(path), backend="cpu", num_blocks=120, block_size=4, max_num_batched_tokens=24, max_num_seqs=8)
+        sizes = {"num_blocks": 120, "block_size": 4, "max_num_batched_tokens": 24, "max_num_seqs": 8}
+        llm = LLM(str(path), backend="cpu", speculation="off", **sizes)
         outputs = llm.generate([[5, 6, 7] * (2 + index) for index in range(4)], PARAMS)
         return [(o.prompt_logprobs, [(c.token_ids, c.logprobs) for c in o.outputs]) for o in outputs]
 
