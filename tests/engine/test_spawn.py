@@ -79,6 +79,13 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: not _runs(child))
 
 
+def test_a_parent_that_has_no_work_for_it_can_end(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_STARTS_AND_SLEEPS.replace("time.sleep(60)", "time.sleep(0.5)"))
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    wait_until(lambda: not _runs(int(done.stdout)))
+
+
 def wait_until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
     while not holds():
