@@ -26,6 +26,7 @@ from octavo.bench.compare.models import model_as
 from octavo.bench.compare.peers import is_installed, python_of
 from octavo.bench.report import report
 from octavo.cli.table import json_option
+from octavo.core.errors import ConfigurationError
 from octavo.kernels.registry import select_ops
 from octavo.loading.resolve import resolve_model
 from octavo.loading.tokenizer import load_tokenizer
@@ -86,11 +87,16 @@ def in_llama_cpp(path: Path, weights: str, num_chunks: int, folder: Path) -> Div
     done = subprocess.run(
         [*command, "--kl-divergence", "-m", str(model_as(path, weights))], capture_output=True, text=True, check=True
     )
-    divergence, agreement = (
-        float(re.search(pattern, done.stdout)[1])  # type: ignore[index]
-        for pattern in (r"Mean\s+KLD:\s+(\S+)", r"Same top p:\s+(\S+)")
-    )
+    divergence, agreement = (_told(done.stdout, name) for name in ("Mean KLD", "Same top p"))
     return Divergence("llama.cpp", weights, divergence, agreement)
+
+
+def _told(output: str, name: str) -> float:
+    """The figure that the tool prints behind a name, with any number of spaces."""
+    found = re.search(r"\s+".join(name.split()) + r":\s+(\S+)", output)
+    if found is None:
+        raise ConfigurationError(f"llama-perplexity printed no {name!r}; this was written for version 11434 of it")
+    return float(found[1])
 
 
 @click.command()
