@@ -194,7 +194,7 @@ class KVCacheManager:
         """
         writes: list[TableWrite] = []
         for group, (table, start) in enumerate(zip(tables.groups, tables.starts, strict=True)):
-            there = filled.without_first(start) if start > filled.first else filled
+            there = filled.without_first(start)
             block_ids = table[there.first : there.first + len(there.hashes)]
             for own, kept in self.pool.publish(block_ids, group_names(group, there.hashes)):
                 index = table.index(own)
@@ -202,7 +202,7 @@ class KVCacheManager:
                 writes.append(TableWrite(tables.row_id, group, index, kept))
                 self.pool.acquire([kept])
                 self._release_after(held_for, [own])
-        there = filled.without_first(tables.starts[0]) if tables.starts[0] > filled.first else filled
+        there = filled.without_first(tables.starts[0])
         self._children.add(there.parents, there.hashes, there.packed)
         return writes
 

@@ -6,7 +6,6 @@ chunks, prefix hits and coming back after preemption are all the computed count 
 up advance together as the decode batch; that is bookkeeping for many at once, not another phase.
 """
 
-from functools import partial
 from itertools import islice
 
 from octavo.core import policy
@@ -153,12 +152,8 @@ class Planner:
 
     def _hold_drafts(self, request: Request, draft: PlanDraft) -> None:
         """Blocks for the drafts of a request; ``_room_for_drafts`` has looked whether there are."""
-        assert request.tables is not None
-        num_tokens = request.num_computed_tokens
-        if num_tokens > request.tables.capacity:
-            extension = self._kv.extend(request.tables, num_tokens, draft.step_id, request.num_landed_tokens)
-            assert extension is not None, "there is room"
-            draft.add_extension(extension)
+        is_held = self._extend(request, request.num_computed_tokens, draft)
+        assert is_held, "there is room"
 
     def _growth_reserve(self) -> int:
         return policy.growth_reserve(len(self._running), self._kv.config.num_blocks) if self._running else 0
@@ -178,16 +173,22 @@ class Planner:
 
         Where none can give way (they are planned already, or in flight), the request waits in place: it keeps its
         blocks until an older one needs them."""
-        assert request.tables is not None
-        if num_tokens <= request.tables.capacity:
-            return True
-        extend = partial(self._kv.extend, request.tables, num_tokens, draft.step_id, request.num_landed_tokens)
-        while (extension := extend()) is None:
+        while not self._extend(request, num_tokens, draft):
             victim = policy.least_work_lost(self._running.idle_younger_than(request), self._population.loss_of)
             if victim is None:
                 return False
             self._population.preempt(victim)
             draft.has_preempted = True
+        return True
+
+    def _extend(self, request: Request, num_tokens: int, draft: PlanDraft) -> bool:
+        """Blocks for the first ``num_tokens`` positions, where there are enough."""
+        assert request.tables is not None
+        if num_tokens <= request.tables.capacity:
+            return True
+        extension = self._kv.extend(request.tables, num_tokens, draft.step_id, request.num_landed_tokens)
+        if extension is None:
+            return False
         draft.add_extension(extension)
         return True
 

@@ -46,8 +46,7 @@ class Speculation:
         """Does a request that has caught up go on with drafts, rather than in the decode batch?"""
         if not self.may_pay(num_running):
             return False
-        if request.drafter is None:
-            request.drafter = self._make_drafter()
+        self._drafter_of(request)  # from now on it has one: what it draws is waited for
         return request.num_undrafted < PATIENCE
 
     def take_back(self, members: Sequence[Request], num_running: int) -> list[Request]:
@@ -66,14 +65,17 @@ class Speculation:
             request.num_undrafted += 1
             return ()
         request.num_undrafted = 0
-        assert request.drafter is not None, "it has just been asked"
-        proposed = islice(request.drafter.propose(request.token_ids), min(most, self._max_draft_tokens))
+        proposed = islice(self._drafter_of(request).propose(request.token_ids), min(most, self._max_draft_tokens))
         return tuple([token_id for token_id, _ in takewhile(lambda each: gain.add(each[1]), proposed)])
 
     def _promises(self, request: Request, num_running: int) -> bool:
         """Is there a draft that would pay in a step of nothing but one row for each running request?"""
+        drafter = self._drafter_of(request)
+        drafter.follow(request.token_ids)
+        first = next(drafter.propose(request.token_ids), None)
+        return first is not None and self.costs.gain(num_running).pays(first[1])
+
+    def _drafter_of(self, request: Request) -> Drafter:
         if request.drafter is None:
             request.drafter = self._make_drafter()
-        request.drafter.follow(request.token_ids)
-        first = next(request.drafter.propose(request.token_ids), None)
-        return first is not None and self.costs.gain(num_running).pays(first[1])
+        return request.drafter
