@@ -12,6 +12,8 @@ namespace {
 constexpr int kQuantizedRows = 4;
 // Sums of so few rows stay in registers from group to group; more would leave none for the products.
 constexpr int kHeldRows = 2;
+// From so many rows on a tile asks for weights ahead.
+constexpr int kFetchingRows = 4;
 
 // Keeps the compiler from adding up products in an order of its own, which takes more registers than there are.
 inline void pin(__m256i& sum) { asm("" : "+x"(sum)); }

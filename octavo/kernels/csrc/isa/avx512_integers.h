@@ -13,6 +13,8 @@ namespace {
 // 8 for their products and 8 for their sums of 32 registers.
 constexpr int kQuantizedRows = 8;
 constexpr int kHeldRows = 8;
+// From so many rows on a tile asks for weights ahead.
+constexpr int kFetchingRows = 5;
 
 // Four numbers 0 .. 15 of each output, a byte each.
 struct Quads {

@@ -8,6 +8,8 @@ namespace {
 
 constexpr int kQuantizedRows = 2;
 constexpr int kHeldRows = 2;
+// From so many rows on a tile asks for weights ahead.
+constexpr int kFetchingRows = 2;
 
 typedef int16_t Short8 __attribute__((vector_size(16)));
 typedef uint8_t Byte8 __attribute__((vector_size(8)));
