@@ -1,15 +1,20 @@
-"""Lengths of real requests: the conversation trace of the Azure LLM inference dataset 2023.
+"""Lengths and arrivals of real requests: the two traces of the Azure LLM inference dataset 2023.
 
-Source: Azure Public Dataset, https://github.com/Azure/AzurePublicDataset (CC BY 4.0, octavo/data/azure/LICENSE), file
-AzureLLMInferenceTrace_conv.csv as published: TIMESTAMP, ContextTokens, GeneratedTokens of 19,366 requests; described
-in "Splitwise: Efficient Generative LLM Inference Using Phase Splitting" (Patel et al., ISCA 2024).
+Source: Azure Public Dataset, https://github.com/Azure/AzurePublicDataset (CC BY 4.0, octavo/data/azure/LICENSE), files
+AzureLLMInferenceTrace_conv.csv and AzureLLMInferenceTrace_code.csv as published: TIMESTAMP, ContextTokens,
+GeneratedTokens of 19,366 requests of conversations and of 8,819 of code completion; described in "Splitwise: Efficient
+Generative LLM Inference Using Phase Splitting" (Patel et al., ISCA 2024).
 """
 
 import csv
 import gzip
 import random
+from datetime import datetime
 from importlib.resources import files
 from typing import NamedTuple
+
+AZURE_TRACES = {"azure": "conv", "azure-code": "code"}
+"""Names of the traces in commands -> in their files' names."""
 
 
 class Lengths(NamedTuple):
@@ -22,20 +27,46 @@ class Lengths(NamedTuple):
     def total(self) -> int:
         return self.prompt + self.output
 
+    def divided(self, divisor: int) -> "Lengths":
+        """At least one token each."""
+        return Lengths(max(1, self.prompt // divisor), max(1, self.output // divisor))
 
-def azure_conversation() -> list[Lengths]:
-    """Every request of the trace, in order of arrival."""
-    source = files("octavo") / "data" / "azure" / "AzureLLMInferenceTrace_conv.csv.gz"
-    text = gzip.decompress(source.read_bytes()).decode("ascii")
+
+class TracedRequest(NamedTuple):
+    """One request of a trace, ``seconds`` after the first one."""
+
+    seconds: float
+    lengths: Lengths
+
+
+def azure_trace(name: str) -> list[TracedRequest]:
+    """Every request of a trace, one of ``AZURE_TRACES``, in order of arrival."""
+    rows = _rows(name)
+    arrivals = [datetime.fromisoformat(row["TIMESTAMP"]) for row in rows]
     return [
-        Lengths(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(text.splitlines())
+        TracedRequest((arrival - arrivals[0]).total_seconds(), _lengths(row))
+        for arrival, row in zip(arrivals, rows, strict=True)
     ]
 
 
-def draw_lengths(count: int, seed: int, divisor: int = 1) -> list[Lengths]:
-    """``count`` different requests of the trace, drawn by ``seed``; lengths over ``divisor``, at least one token each.
+def azure_lengths(name: str = "azure") -> list[Lengths]:
+    """The lengths alone, in order of arrival."""
+    return [_lengths(row) for row in _rows(name)]
+
+
+def draw_lengths(count: int, seed: int, divisor: int = 1, name: str = "azure") -> list[Lengths]:
+    """``count`` different requests of a trace, drawn by ``seed``; lengths over ``divisor``, at least one token each.
 
     The same arguments give the same list on every machine.
     """
-    drawn = random.Random(seed).sample(azure_conversation(), count)
-    return [Lengths(max(1, prompt // divisor), max(1, output // divisor)) for prompt, output in drawn]
+    drawn = random.Random(seed).sample(azure_lengths(name), count)
+    return [lengths.divided(divisor) for lengths in drawn]
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    source = files("octavo") / "data" / "azure" / f"AzureLLMInferenceTrace_{AZURE_TRACES[name]}.csv.gz"
+    return list(csv.DictReader(gzip.decompress(source.read_bytes()).decode("ascii").splitlines()))
+
+
+def _lengths(row: dict[str, str]) -> Lengths:
+    return Lengths(int(row["ContextTokens"]), int(row["GeneratedTokens"]))

@@ -4,16 +4,27 @@ from importlib.resources import files
 
 import pytest
 
-from octavo.bench.traces import Lengths, azure_conversation, draw_lengths
+from octavo.bench.traces import Lengths, azure_lengths, azure_trace, draw_lengths
 
 FIRST_DRAWN = [(1176, 116), (181, 156), (981, 400)]
 
 
-def test_the_trace_is_whole() -> None:
-    trace = azure_conversation()
-    assert len(trace) == 19_366
-    assert trace[:2] == [Lengths(374, 44), Lengths(396, 109)]
-    assert all(request.prompt > 0 and request.output > 0 for request in trace)
+@pytest.mark.parametrize(
+    ("name", "count", "seconds", "first"),
+    [
+        ("azure", 19_366, 3501.72, [Lengths(374, 44), Lengths(396, 109)]),
+        ("azure-code", 8_819, 3435.95, [Lengths(4808, 10), Lengths(3180, 8)]),
+    ],
+)
+def test_the_traces_are_whole(name: str, count: int, seconds: float, first: list[Lengths]) -> None:
+    trace = azure_trace(name)
+    assert len(trace) == count
+    assert [request.lengths for request in trace] == azure_lengths(name)
+    assert azure_lengths(name)[:2] == first
+    assert all(min(request.lengths) > 0 for request in trace)
+    arrivals = [request.seconds for request in trace]
+    assert arrivals == sorted(arrivals)
+    assert (arrivals[0], arrivals[-1]) == (0.0, pytest.approx(seconds, abs=0.01))
 
 
 def test_its_licence_stands_beside_it() -> None:

@@ -1,0 +1,139 @@
+"""The runs of a sweep as a picture (SVG): how latencies are distributed at each rate, and what was served of it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+from octavo.bench.serve.exchange import Answer
+from octavo.bench.serve.figures import e2el, gaps, percentile, tpot, ttft
+from octavo.bench.serve.load import Run
+
+WIDTH, HEIGHT = 480, 300
+LEFT, RIGHT, TOP, BOTTOM = 60, 20, 34, 46
+COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
+CURVE_POINTS = 200
+LEAST_MILLISECONDS = 0.01
+"""Shorter ones stand at the left edge: the axis is logarithmic."""
+
+LATENCIES: dict[str, Callable[[Answer], list[float]]] = {
+    "Time to first token": lambda answer: [ttft(answer)],
+    "Inter-token latency": gaps,
+    "Time per output token": lambda answer: [tpot(answer)],
+    "End-to-end latency": lambda answer: [e2el(answer)],
+}
+
+Point = tuple[float, float]
+
+
+class Axis(NamedTuple):
+    """From ``least`` to ``most``, which differ; ``ticks``: where it is labelled."""
+
+    label: str
+    least: float
+    most: float
+    ticks: Sequence[float]
+    is_log: bool = False
+
+    def place(self, value: float) -> float:
+        """0 at ``least``, 1 at ``most``."""
+        scale = math.log10 if self.is_log else float
+        return (scale(value) - scale(self.least)) / (scale(self.most) - scale(self.least))
+
+
+class Panel(NamedTuple):
+    """One diagram; ``curves``: name -> points."""
+
+    title: str
+    x: Axis
+    y: Axis
+    curves: Mapping[str, Sequence[Point]]
+
+
+def draw(runs: Mapping[float, Run], rows: Sequence[Mapping[str, object]]) -> str:
+    """The picture of the runs at each rate, and of their figures."""
+    panels = [panel for title, of in LATENCIES.items() if (panel := _distribution(title, of, runs))]
+    panels += [panel for panel in [_served(rows)] if panel]
+    num_rows = max(1, -(-len(panels) // 2))
+    parts = [_panel(panel, (i % 2) * WIDTH, (i // 2) * HEIGHT) for i, panel in enumerate(panels)]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {num_rows * HEIGHT}" '
+        'font-family="sans-serif" font-size="12" fill="#222">'
+    )
+    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>\n"])
+
+
+def _distribution(title: str, of: Callable[[Answer], list[float]], runs: Mapping[float, Run]) -> Panel | None:
+    """Share of the answers (or of the gaps) that took no longer than x; a curve a rate. None without any."""
+    curves: dict[str, list[Point]] = {}
+    for rate, run in runs.items():
+        values = sorted(1e3 * value for answer in run.answers if answer.error is None for value in of(answer))
+        if values:
+            percents = [100 * i / CURVE_POINTS for i in range(CURVE_POINTS + 1)]
+            curves[f"{rate:g} requests/s"] = [
+                (max(LEAST_MILLISECONDS, percentile(values, percent)), percent) for percent in percents
+            ]
+    if not curves:
+        return None
+    milliseconds = [x for points in curves.values() for x, _ in points]
+    return Panel(title, _decades("milliseconds", milliseconds), Axis("%", 0, 100, range(0, 101, 25)), curves)
+
+
+def _served(rows: Sequence[Mapping[str, object]]) -> Panel | None:
+    """What came out against what went in; None where no two rates can be compared."""
+    names = {"requests/s answered": "requests_per_second", "goodput": "goodput"}
+    finite = [row for row in rows if row["request_rate"] != "inf"]
+    curves = {
+        name: sorted((_number(row["request_rate"]), _number(row[key])) for row in finite if row[key] is not None)
+        for name, key in names.items()
+    }
+    if len(finite) < 2:
+        return None
+    most = 1.05 * max(value for points in curves.values() for point in points for value in point)
+    ticks = [most * i / 5 for i in range(6)]
+    offered, served = Axis("requests/s offered", 0, most, ticks), Axis("requests/s", 0, most, ticks)
+    return Panel("Served", offered, served, {name: points for name, points in curves.items() if points})
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, float | int)
+    return float(value)
+
+
+def _decades(label: str, values: Sequence[float]) -> Axis:
+    """A logarithmic axis of whole decades."""
+    least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    exponents = range(least, max(most, least + 1) + 1)
+    return Axis(label, 10.0**least, 10.0 ** exponents[-1], [10.0**exponent for exponent in exponents], is_log=True)
+
+
+def _panel(panel: Panel, left: float, top: float) -> str:
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    parts = [_text(LEFT, TOP - 14, panel.title, weight="bold")]
+    for tick in panel.x.ticks:
+        x = LEFT + width * panel.x.place(tick)
+        parts += [_line(x, TOP, x, TOP + height), _text(x, TOP + height + 16, f"{tick:.3g}", "middle")]
+    for tick in panel.y.ticks:
+        y = TOP + height * (1 - panel.y.place(tick))
+        parts += [_line(LEFT, y, LEFT + width, y), _text(LEFT - 6, y + 4, f"{tick:.3g}", "end")]
+    parts.append(_text(LEFT + width / 2, HEIGHT - 12, panel.x.label, "middle"))
+    parts.append(_text(LEFT - 6, TOP - 14, panel.y.label, "end"))
+    for number, (name, points) in enumerate(panel.curves.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        places = " ".join(
+            f"{LEFT + width * panel.x.place(x):.1f},{TOP + height * (1 - panel.y.place(y)):.1f}" for x, y in points
+        )
+        parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(_text(LEFT + 8, TOP + 16 + 15 * number, name, colour=colour))
+    return f'<g transform="translate({left:g} {top:g})">' + "".join(parts) + "</g>"
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#ddd"/>'
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal", colour: str = "#222") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}">'
+        f"{escape(words)}</text>"
+    )
