@@ -41,16 +41,18 @@ class AsyncEngineClient:
         """Start the process; ``limits`` are known from then on. See EngineChild.start."""
         self.limits = await self.child.start(factory)
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[OutputDelta, None]:
+    async def generate(
+        self, request: EngineRequest, on_start: Callable[[], None] | None = None
+    ) -> AsyncGenerator[OutputDelta, None]:
         """Deltas of all choices until each has its finish_reason. Close the iterator (``contextlib.aclosing``) to
-        abort at once.
+        abort at once. ``on_start`` is called when the engine begins to compute it.
 
         Raises:
             InvalidRequestError: the engine refused it at the door.
             EngineDeadError: the engine process is gone.
         """
         self._require_alive()
-        stream = RequestStream(request)
+        stream = RequestStream(request, on_start)
         self._streams[request.request_id] = stream
         self.idle.clear()
         try:
@@ -130,7 +132,7 @@ class AsyncEngineClient:
                 call.set_result(answer)
         for request_id in outputs.started:
             if request_id in self._streams:
-                self._streams[request_id].started = True
+                self._streams[request_id].start()
         for delta in outputs.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is not None:

@@ -1,7 +1,7 @@
 """What an open request waits for: its deltas, as they come from the engine process."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from octavo.core.errors import RefusedByEngineError
 from octavo.engine.coalesce import merge_delta
@@ -10,11 +10,11 @@ from octavo.engine.messages import EngineRequest, OutputDelta
 
 class RequestStream:
     """Deltas of one request waiting to be read: at most one a choice, merged while the reader is busy. ``started``:
-    the engine computes it, or has done so."""
+    the engine computes it, or has done so; ``on_start`` is called when it begins."""
 
-    def __init__(self, request: EngineRequest) -> None:
-        self.num_prompt_tokens = len(request.prompt_token_ids)
+    def __init__(self, request: EngineRequest, on_start: Callable[[], None] | None = None) -> None:
         self.started = False
+        self._on_start = on_start
         self._unfinished = request.num_choices
         self._pending: dict[int, OutputDelta] = {}
         self._error: Exception | None = None
@@ -24,6 +24,11 @@ class RequestStream:
     def ended(self) -> bool:
         """Every choice has its finish_reason, or the request failed as a whole."""
         return self._unfinished <= 0 or self._error is not None
+
+    def start(self) -> None:
+        self.started = True
+        if self._on_start is not None:
+            self._on_start()
 
     def abandon(self) -> bool:
         """Nobody waits for more of it; true if the engine may still be computing some."""

@@ -6,7 +6,7 @@ request ended, what a block is used for, why one was refused.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -44,6 +44,7 @@ class EngineMetrics:
         self._stats = EngineStats()
         self._finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self._refused: Counter[str] = Counter()
+        self._queue_figures: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._registry.register(_SnapshotCollector(self, model_name))
         histogram = _HistogramMaker(self._registry, model_name)
         self._first_token = histogram(
@@ -75,6 +76,14 @@ class EngineMetrics:
     def count_refused(self, reason: str) -> None:
         """A request that did not reach the engine. ``reason`` is one of a few fixed words, never a client's text."""
         self._refused[reason] += 1
+
+    def watch_queue(self, figures: Callable[[], tuple[int, int]]) -> None:
+        """``figures``: the requests that the server has let in and that have not started, and their prompt tokens."""
+        self._queue_figures = figures
+
+    @property
+    def queue(self) -> tuple[int, int]:
+        return self._queue_figures()
 
     def observe(self, outputs: EngineOutputs, iterations: Iterable[int]) -> None:
         """Take in what the engine reports; ``iterations``: tokens computed in each step that the outputs cover."""
@@ -158,6 +167,9 @@ class _SnapshotCollector(Collector):
         yield from self._pins(stats)
         yield from self._preemption(stats)
         yield from self._disk(stats)
+        num_requests, num_tokens = self._metrics.queue
+        yield self._gauge("octavo:queued_requests", "Choices let in and not started.", num_requests)
+        yield self._gauge("octavo:queued_tokens", "Their prompt tokens.", num_tokens)
         yield self._counter("octavo:steps", "Steps of the engine.", stats.num_steps)
         yield self._labelled("octavo:requests_rejected", "Refused requests.", "reason", self._metrics.rejected)
 

@@ -14,7 +14,7 @@ from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.errors import ApiError
 from octavo.server.generation import Generation, collect
-from octavo.server.prompts import Prompt, check_length, encode_messages, encode_prompts
+from octavo.server.prompts import Prompt, check_length, check_messages, encode_messages, encode_prompts, split_prompts
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
 
@@ -41,21 +41,24 @@ async def create_pin(request: Request) -> Response:
     state.require_ready()
     fields = await read_request_body(request, PinRequest, state.settings.limits)
     check_model(state, fields.model)
-    prompt = await _prompt(state, fields)
-    generation = Generation(
-        [prompt],
-        SamplingParams(temperature=0.0, max_tokens=1),
-        clamp_max_tokens=False,
-        cache_salt=fields.cache_salt,
-        num_open_tokens=fields.cache_open_tokens or 0,
-        pins=[(PinWish(len(prompt.token_ids), fields.ttl, fields.priority),)],
-    )
-    try:
-        await unless_gone(request.receive, collect(state, generation))
-    except InvalidRequestError as error:
-        if error.param == "pin_prefix":  # the body of this route has none: what is to be pinned is the prompt
-            error.param = "prompt"
-        raise
+    with state.queue.enter(1, 0) as place:
+        prompt = await _prompt(state, fields)
+        place.settle(1, [len(prompt.token_ids)])
+        generation = Generation(
+            [prompt],
+            SamplingParams(temperature=0.0, max_tokens=1),
+            clamp_max_tokens=False,
+            place=place,
+            cache_salt=fields.cache_salt,
+            num_open_tokens=fields.cache_open_tokens or 0,
+            pins=[(PinWish(len(prompt.token_ids), fields.ttl, fields.priority),)],
+        )
+        try:
+            await unless_gone(request.receive, collect(state, generation))
+        except InvalidRequestError as error:
+            if error.param == "pin_prefix":  # the body of this route has none: what is to be pinned is the prompt
+                error.param = "prompt"
+            raise
     report = generation.pin_reports[0]
     if not report.pins:
         raise ApiError(409, f"{report.refusals[0]}.", code="pin_lost")
@@ -66,10 +69,11 @@ async def _prompt(state: ServerState, fields: PinRequest) -> Prompt:
     if (fields.prompt is None) == (fields.messages is None):
         raise InvalidRequestError("Either prompt or messages is needed, not both.", "prompt")
     if fields.messages is None:
-        prompts = await encode_prompts(state, fields.prompt, n=1)
-        if len(prompts) != 1:
-            raise InvalidRequestError(f"A pin is of one prompt, got {len(prompts)}.", "prompt")
-        return prompts[0]
+        items = split_prompts(state, fields.prompt, 1)
+        if len(items) != 1:
+            raise InvalidRequestError(f"A pin is of one prompt, got {len(items)}.", "prompt")
+        return (await encode_prompts(state, items))[0]
+    check_messages(state, fields.messages)
     prompt = await encode_messages(state, fields.messages, {"add_generation_prompt": False})
     check_length(state, prompt.token_ids, "messages")
     return prompt

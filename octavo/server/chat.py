@@ -21,7 +21,16 @@ from octavo.server.context import check_model, server_state
 from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import cache_marks, marked_pins, prompt_pins, retention_of
 from octavo.server.logprobs import TokenWriter, chat_logprobs, prompt_logprobs
-from octavo.server.prompts import Prompt, check_length, encode_messages, in_text_thread, message_text, template_options
+from octavo.server.prompts import (
+    Prompt,
+    check_length,
+    check_messages,
+    encode_messages,
+    fewest_message_tokens,
+    in_text_thread,
+    message_text,
+    template_options,
+)
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
 
@@ -55,26 +64,36 @@ async def create_chat_completion(request: Request) -> Response:
     _refuse(fields)
     params = _params(state, fields)
     beam_search = beam_search_params(fields, params)
+    role = role_of(request)
+    messages, truncate = fields.messages or [], fields.truncate_prompt_tokens
+    check_messages(state, messages)
+    with state.queue.enter(params.n, fewest_message_tokens(state, messages, truncate), "messages") as place:
+        prompt = await _prompt(state, fields)
+        place.settle(params.n, [len(prompt.token_ids)])
+        generation = Generation(
+            [prompt],
+            params,
+            _max_tokens(fields) is None,
+            place,
+            priority=fields.priority or 0,
+            cache_salt=fields.cache_salt,
+            num_open_tokens=await _num_open_tokens(state, fields, prompt),
+            beam_search=beam_search,
+            pins=[await _pins(state, fields, role, prompt)],
+            retention=retention_of(fields, role),
+        )
+        answer = ChatAnswer(state, fields, generation)
+        if fields.stream:
+            return await event_stream(request, answer.events())
+        return await unless_gone(request.receive, answer.whole())
+
+
+async def _prompt(state: ServerState, fields: ChatRequest) -> Prompt:
     prompt = await encode_messages(state, fields.messages or [], template_options(fields))
     if fields.truncate_prompt_tokens is not None:
         prompt = Prompt(prompt.token_ids[-fields.truncate_prompt_tokens :])
     check_length(state, prompt.token_ids, "messages")
-    role = role_of(request)
-    generation = Generation(
-        [prompt],
-        params,
-        _max_tokens(fields) is None,
-        priority=fields.priority or 0,
-        cache_salt=fields.cache_salt,
-        num_open_tokens=await _num_open_tokens(state, fields, prompt),
-        beam_search=beam_search,
-        pins=[await _pins(state, fields, role, prompt)],
-        retention=retention_of(fields, role),
-    )
-    answer = ChatAnswer(state, fields, generation)
-    if fields.stream:
-        return await event_stream(request, answer.events())
-    return await unless_gone(request.receive, answer.whole())
+    return prompt
 
 
 def _refuse(fields: ChatRequest) -> None:

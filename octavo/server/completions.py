@@ -20,7 +20,7 @@ from octavo.server.context import check_model, server_state
 from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
-from octavo.server.prompts import Prompt, encode_prompts, in_text_thread
+from octavo.server.prompts import Prompt, encode_prompts, fewest_tokens, in_text_thread, split_prompts
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
 
@@ -48,31 +48,32 @@ async def create_completion(request: Request) -> Response:
     check_model(state, fields.model)
     params = _params(state, fields)
     beam_search = beam_search_params(fields, params)
-    prompts = await encode_prompts(
-        state,
-        fields.prompt,
-        n=params.n,
-        add_special_tokens=fields.add_special_tokens is not False,
-        truncate=fields.truncate_prompt_tokens,
-    )
-    if fields.echo:
-        prompts = await _with_texts(state, prompts, params)
     role = role_of(request)
-    generation = Generation(
-        prompts,
-        params,
-        fields.max_tokens is None,
-        priority=fields.priority or 0,
-        cache_salt=fields.cache_salt,
-        num_open_tokens=fields.cache_open_tokens or 0,
-        beam_search=beam_search,
-        pins=[(wish,) for wish in prompt_pins(fields, role, state.settings.limits, prompts)],
-        retention=retention_of(fields, role),
-    )
-    answer = CompletionAnswer(state, fields, generation)
-    if fields.stream:
-        return await event_stream(request, answer.events())
-    return await unless_gone(request.receive, answer.whole())
+    retention = retention_of(fields, role)
+    items, truncate = split_prompts(state, fields.prompt, params.n), fields.truncate_prompt_tokens
+    with state.queue.enter(params.n * len(items), fewest_tokens(state, items, truncate)) as place:
+        prompts = await encode_prompts(
+            state, items, add_special_tokens=fields.add_special_tokens is not False, truncate=truncate
+        )
+        place.settle(params.n, [len(prompt.token_ids) for prompt in prompts])
+        if fields.echo:
+            prompts = await _with_texts(state, prompts, params)
+        generation = Generation(
+            prompts,
+            params,
+            fields.max_tokens is None,
+            place,
+            priority=fields.priority or 0,
+            cache_salt=fields.cache_salt,
+            num_open_tokens=fields.cache_open_tokens or 0,
+            beam_search=beam_search,
+            pins=[(wish,) for wish in prompt_pins(fields, role, state.settings.limits, prompts)],
+            retention=retention,
+        )
+        answer = CompletionAnswer(state, fields, generation)
+        if fields.stream:
+            return await event_stream(request, answer.events())
+        return await unless_gone(request.receive, answer.whole())
 
 
 def _params(state: ServerState, fields: CompletionRequest) -> SamplingParams:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from octavo.core.beam_search import BeamSearchParams
@@ -17,6 +18,7 @@ from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.server.errors import engine_fault, unavailable
 from octavo.server.prompts import Prompt
+from octavo.server.queue import Place
 from octavo.server.state import Phase, ServerState
 
 logger = logging.getLogger(__name__)
@@ -26,11 +28,13 @@ logger = logging.getLogger(__name__)
 class Generation:
     """What is to be generated, and the counts of it so far. Choice ``index`` of prompt ``i`` is ``i * n + index``.
 
-    ``beam_search``: as wide as ``params.n``. ``pins``: those of each prompt, or none at all."""
+    ``beam_search``: as wide as ``params.n``. ``place``: in the queue, left at the end.
+    ``pins``: those of each prompt, or none at all."""
 
     prompts: Sequence[Prompt]
     params: SamplingParams
     clamp_max_tokens: bool
+    place: Place
     priority: int = 0
     cache_salt: str | None = None
     num_open_tokens: int = 0
@@ -72,17 +76,14 @@ async def run(state: ServerState, generation: Generation) -> AsyncGenerator[tupl
         ApiError: the engine failed on one of them, or the server is shutting down.
         InvalidRequestError, EngineDeadError: see AsyncEngineClient.generate.
     """
-    state.require_ready()
-    state.require_room(len(generation.prompts), sum(len(prompt.token_ids) for prompt in generation.prompts))
-    streams = [_run_one(state, generation, index) for index in range(len(generation.prompts))]
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as deltas:
-            async for item in deltas:
+    try:
+        state.require_ready()
+        streams = [_run_one(state, generation, index) for index in range(len(generation.prompts))]
+        async with aclosing(streams[0] if len(streams) == 1 else _merge(streams)) as items:
+            async for item in items:
                 yield item
-        return
-    async with aclosing(_merge(streams)) as merged:
-        async for item in merged:
-            yield item
+    finally:
+        generation.place.leave()
 
 
 async def _run_one(
@@ -105,7 +106,8 @@ async def _run_one(
         num_tokens = len(request.prompt_token_ids)
         logger.info("Request %s: %d prompt tokens, n %d", request.request_id, num_tokens, generation.params.n)
     first_choice = prompt_index * generation.params.n
-    async with aclosing(state.engine.generate(request)) as deltas:
+    on_start = partial(generation.place.start, prompt_index)
+    async with aclosing(state.engine.generate(request, on_start)) as deltas:
         async for delta in deltas:
             if delta.finish_reason == "error":
                 raise engine_fault(delta.error)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from octavo.core.errors import InvalidRequestError
@@ -24,14 +25,15 @@ async def in_text_thread(state: ServerState, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(state.text_threads, work)
 
 
-async def encode_prompts(
-    state: ServerState, prompt: Any, *, n: int, add_special_tokens: bool = True, truncate: int | None = None
-) -> list[Prompt]:
-    """The ``prompt`` field (text, ids, or a list of either) as token ids; ids are taken as they are (spec D17).
-    ``n``: choices of each.
+PromptItem = str | list[Any]
+"""One prompt as the client sent it, not yet looked into."""
+
+
+def split_prompts(state: ServerState, prompt: Any, n: int) -> list[PromptItem]:
+    """The prompts of the ``prompt`` field: a text, ids, or a list of either. ``n``: choices of each.
 
     Raises:
-        InvalidRequestError: not of these forms, empty, too many, too long, or an id outside the vocabulary.
+        InvalidRequestError: not of these forms, none, or too many.
     """
     limits = state.settings.limits
     items = _split(prompt, limits.prompts)
@@ -41,6 +43,37 @@ async def encode_prompts(
             "Send fewer prompts a request, or a smaller n.",
             "n",
         )
+    return items
+
+
+def fewest_tokens(state: ServerState, items: Sequence[PromptItem], truncate: int | None = None) -> int:
+    """A number of tokens that these prompts have at least, known without tokenizing them."""
+    counts = (_fewest_in(state, item) for item in items)
+    return sum(counts if truncate is None else (min(count, truncate) for count in counts))
+
+
+def _fewest_in(state: ServerState, item: Any) -> int:
+    if isinstance(item, str):
+        return _fewest_in_text(state, item)
+    return len(item) if isinstance(item, list) else 0  # what is neither is refused when it is looked into
+
+
+def _fewest_in_text(state: ServerState, text: str) -> int:
+    return _num_bytes(text) // max(1, state.longest_token_bytes)
+
+
+def _num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+async def encode_prompts(
+    state: ServerState, items: Sequence[PromptItem], *, add_special_tokens: bool = True, truncate: int | None = None
+) -> list[Prompt]:
+    """Split prompts as token ids; ids are taken as they are (spec D17).
+
+    Raises:
+        InvalidRequestError: empty, too long, or an id outside the vocabulary.
+    """
 
     def encode_all() -> list[Prompt]:
         return [_encode(state, item, add_special_tokens, truncate) for item in items]
@@ -48,7 +81,7 @@ async def encode_prompts(
     return await in_text_thread(state, encode_all)
 
 
-def _split(prompt: Any, limit: int) -> list[str | list[Any]]:
+def _split(prompt: Any, limit: int) -> list[PromptItem]:
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list) or not prompt:
@@ -83,8 +116,7 @@ def _encode(state: ServerState, item: Any, add_special_tokens: bool, truncate: i
 def _check_text_length(state: ServerState, text: str) -> None:
     """Refuse a text that cannot fit, whatever its tokens, without spending minutes on tokenizing it."""
     limit = state.engine.limits.max_model_len
-    num_bytes = len(text.encode(errors="replace"))
-    fewest = num_bytes // max(1, state.longest_token_bytes)
+    num_bytes, fewest = _num_bytes(text), _fewest_in_text(state, text)
     if fewest >= limit:
         raise InvalidRequestError(
             f"The prompt of {num_bytes} bytes has at least {fewest} tokens; with one token to generate the limit is "
@@ -97,7 +129,7 @@ def _check_truncated(state: ServerState, text: str) -> None:
     """A text that is going to be cut may be longer than what fits, and yet not so long that it keeps others waiting."""
     fitting = state.engine.limits.max_model_len * max(1, state.longest_token_bytes)
     limit = max(state.settings.limits.truncated_text_bytes, fitting)
-    num_bytes = len(text.encode(errors="replace"))
+    num_bytes = _num_bytes(text)
     if num_bytes > limit:
         raise InvalidRequestError(
             f"The prompt has {num_bytes} bytes; with truncate_prompt_tokens the limit is {limit}.", "prompt"
@@ -159,11 +191,10 @@ def template_options(fields: TemplateFields) -> dict[str, Any]:
     }
 
 
-async def encode_messages(state: ServerState, messages: Sequence[Any], options: Mapping[str, Any]) -> Prompt:
-    """A conversation through the model's chat template; ``options``: see Tokenizer.apply_chat_template.
-
+def check_messages(state: ServerState, messages: Sequence[Any]) -> None:
+    """
     Raises:
-        InvalidRequestError: malformed messages, no template, or a template that refuses them.
+        InvalidRequestError: none, too many, malformed ones, or more text than could ever fit.
     """
     limit = state.settings.limits.messages
     if not messages:
@@ -172,18 +203,29 @@ async def encode_messages(state: ServerState, messages: Sequence[Any], options: 
         raise InvalidRequestError(f"messages may hold at most {limit} messages, got {len(messages)}.", "messages")
     for index, message in enumerate(messages):
         _check_message(index, message)
+    num_bytes_fit = state.engine.limits.max_model_len * max(1, state.longest_token_bytes)
+    if _content_size(messages) > num_bytes_fit:
+        raise InvalidRequestError(
+            f"The messages hold more than the {num_bytes_fit} bytes that could fit into "
+            f"{state.engine.limits.max_model_len} tokens ({state.engine.limits.bound_by}).",
+            "messages",
+        )
 
-    def apply() -> Prompt:
-        num_bytes_fit = state.engine.limits.max_model_len * max(1, state.longest_token_bytes)
-        if sum(map(_content_size, messages)) > num_bytes_fit:
-            raise InvalidRequestError(
-                f"The messages hold more than the {num_bytes_fit} bytes that could fit into "
-                f"{state.engine.limits.max_model_len} tokens ({state.engine.limits.bound_by}).",
-                "messages",
-            )
-        return Prompt(state.tokenizer.apply_chat_template(messages, **options))
 
-    return await in_text_thread(state, apply)
+def fewest_message_tokens(state: ServerState, messages: Sequence[Any], truncate: int | None = None) -> int:
+    """A number of tokens that checked messages have at least, known without tokenizing them."""
+    count = _content_size(messages) // max(1, state.longest_token_bytes)
+    return count if truncate is None else min(count, truncate)
+
+
+async def encode_messages(state: ServerState, messages: Sequence[Any], options: Mapping[str, Any]) -> Prompt:
+    """A checked conversation through the model's chat template; ``options``: see Tokenizer.apply_chat_template.
+
+    Raises:
+        InvalidRequestError: no template, or a template that refuses them.
+    """
+    apply = partial(state.tokenizer.apply_chat_template, messages, **options)
+    return Prompt(await in_text_thread(state, apply))
 
 
 def _check_message(index: int, message: Any) -> None:
@@ -216,5 +258,5 @@ def message_text(message: Mapping[str, Any]) -> str:
     return content or ""
 
 
-def _content_size(message: Mapping[str, Any]) -> int:
-    return len(message_text(message).encode(errors="replace"))
+def _content_size(messages: Sequence[Mapping[str, Any]]) -> int:
+    return sum(_num_bytes(message_text(message)) for message in messages)

@@ -17,7 +17,7 @@ class ServerSettings:
     ``allow_pins`` all may; these keys are API keys too.
 
     ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
-    requests, and their prompt tokens, that have not started (spec D24); None is no bound.
+    requests, each choice of one, and their prompt tokens that have not started (spec D24); None is no bound.
     ``enable_log_requests`` logs ids and counts, never text.
     """
 

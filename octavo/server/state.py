@@ -1,13 +1,15 @@
 """What every endpoint shares, and whether requests may come in."""
 
 import enum
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from octavo.engine.client import AsyncEngineClient
 from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
-from octavo.server.errors import ApiError, unavailable
+from octavo.server.errors import unavailable
+from octavo.server.queue import Queue, QueueBounds
 from octavo.server.settings import ServerSettings
 
 
@@ -35,7 +37,13 @@ class ServerState:
     phase: Phase = Phase.LOADING
     text_threads: ThreadPoolExecutor = field(default_factory=_text_threads)
     longest_token_bytes: int = 0
+    queue: Queue = field(init=False)
     _tokenizer: Tokenizer | None = None
+
+    def __post_init__(self) -> None:
+        bounds = QueueBounds(self.settings.max_num_queued_reqs, self.settings.max_num_queued_tokens)
+        self.queue = Queue(bounds, self.metrics.count_refused, time.monotonic)
+        self.metrics.watch_queue(lambda: (self.queue.num_requests, self.queue.num_tokens))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -54,26 +62,3 @@ class ServerState:
         """
         if self.phase is not Phase.READY:
             raise unavailable(self.phase.value)
-
-    def require_room(self, num_requests: int, num_tokens: int) -> None:
-        """Whether ``num_requests`` more with ``num_tokens`` prompt tokens may join the queue.
-
-        Raises:
-            ApiError: 429 where a bound of the queue is met (spec D24).
-        """
-        settings = self.settings
-        queued = self.engine.queued()
-        if settings.max_num_queued_reqs is not None and len(queued) + num_requests > settings.max_num_queued_reqs:
-            raise self._queue_full(f"{len(queued)} requests are queued; the limit is {settings.max_num_queued_reqs}.")
-        num_queued_tokens = sum(stream.num_prompt_tokens for stream in queued)
-        if (
-            settings.max_num_queued_tokens is not None
-            and num_queued_tokens + num_tokens > settings.max_num_queued_tokens
-        ):
-            raise self._queue_full(
-                f"{num_queued_tokens} prompt tokens are queued; the limit is {settings.max_num_queued_tokens}."
-            )
-
-    def _queue_full(self, message: str) -> ApiError:
-        self.metrics.count_refused("queue_full")
-        return ApiError(429, message, code="queue_full", retry_after=1)

@@ -10,7 +10,7 @@ from octavo.core.token_ids import check_token_ids
 from octavo.server.answers import json_response
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
-from octavo.server.prompts import Prompt, encode_messages, encode_text, in_text_thread, template_options
+from octavo.server.prompts import Prompt, check_messages, encode_messages, encode_text, in_text_thread, template_options
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
 
@@ -59,6 +59,7 @@ async def _prompt(state: ServerState, fields: TokenizeRequest) -> Prompt:
     if (fields.prompt is None) == (fields.messages is None):
         raise InvalidRequestError("Either prompt or messages is needed, not both.", "prompt")
     if fields.messages is not None:
+        check_messages(state, fields.messages)
         return await encode_messages(state, fields.messages, template_options(fields))
     return await encode_text(state, fields.prompt or "", fields.add_special_tokens is not False)
 

@@ -1,0 +1,152 @@
+"""The line before the engine as the server counts it: who may join, and when another try makes sense (spec D24).
+
+A request is counted from before its text is tokenized until the engine starts it, or it ends. Counting, refusing and
+leaving happen on the event loop without a wait between, so no burst passes a bound.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from octavo.core.errors import InvalidRequestError
+from octavo.server.drain_rate import DrainRate
+from octavo.server.errors import ApiError
+
+LONGEST_RETRY_SECONDS = 60
+"""Clients that obey Retry-After give up, or use their own times, where it is longer."""
+
+
+class Share(NamedTuple):
+    """What waits: requests (each choice is one, as in the gauges) and the tokens of their prompts."""
+
+    num_requests: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """None: no bound."""
+
+    max_requests: int | None = None
+    max_tokens: int | None = None
+
+
+class Queue:
+    """``count_refused``: told why one was refused. ``clock``: seconds that only grow."""
+
+    def __init__(self, bounds: QueueBounds, count_refused: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._bounds = bounds
+        self._count_refused = count_refused
+        self._rate = DrainRate(clock)
+        self.num_requests = 0
+        self.num_tokens = 0
+
+    def enter(self, num_requests: int, num_tokens: int, param: str = "prompt") -> "Place":
+        """Join with ``num_requests`` choices and at least ``num_tokens`` prompt tokens, from field ``param``.
+
+        Raises:
+            ApiError: 429 where a bound is met.
+            InvalidRequestError: it is larger than a bound, and would be refused at any time.
+        """
+        share = Share(num_requests, num_tokens)
+        self.check(share, param)
+        return Place(self, share, param)
+
+    def check(self, share: Share, param: str) -> None:
+        """May ``share`` more join? Raises as ``enter``."""
+        bounds, rate = self._bounds, self._rate
+        if bounds.max_requests is not None:
+            excess = self.num_requests + share.num_requests - bounds.max_requests
+            if share.num_requests > bounds.max_requests:
+                raise _never_fits(f"{share.num_requests} choices", bounds.max_requests, "reqs", "n")
+            if excess > 0:
+                state = f"{self.num_requests} requests are queued; the limit is {bounds.max_requests}."
+                raise self._full(state, rate.seconds_for_requests(excess))
+        if bounds.max_tokens is not None:
+            excess = self.num_tokens + share.num_tokens - bounds.max_tokens
+            if share.num_tokens > bounds.max_tokens:
+                raise _never_fits(f"{share.num_tokens} prompt tokens", bounds.max_tokens, "tokens", param)
+            if excess > 0:
+                state = f"{self.num_tokens} prompt tokens are queued; the limit is {bounds.max_tokens}."
+                raise self._full(state, rate.seconds_for_tokens(excess))
+
+    def _full(self, message: str, seconds: float | None) -> ApiError:
+        self._count_refused("queue_full")
+        return ApiError(429, message, code="queue_full", retry_after=whole_seconds(seconds))
+
+    def join(self, share: Share) -> None:
+        """``share`` waits from now on."""
+        self._change(share, 1)
+
+    def leave(self, share: Share, *, is_started: bool) -> None:
+        """It waits no more: the engine has started it, or it has ended."""
+        if is_started:
+            self._rate.note_started(*share)
+        self._change(share, -1)
+
+    def _change(self, share: Share, sign: int) -> None:
+        self.num_requests += sign * share.num_requests
+        self.num_tokens += sign * share.num_tokens
+        self._rate.note_waiting(self.num_requests > 0)
+
+
+def _never_fits(what: str, bound: int, flag: str, param: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"This request has {what}, more than may ever wait: {bound} (--max-num-queued-{flag}).", param
+    )
+
+
+class Place:
+    """What one HTTP request has in the queue, prompt by prompt. As a context it is left when something fails inside;
+    whoever runs the request says when it starts, and leaves at its end."""
+
+    def __init__(self, queue: Queue, share: Share, param: str) -> None:
+        self._queue = queue
+        self._param = param
+        self._shares = {0: share}
+        queue.join(share)
+
+    def settle(self, num_choices: int, lengths: Sequence[int]) -> None:
+        """The prompts have ``lengths`` tokens, and ``num_choices`` choices each.
+
+        Raises:
+            ApiError, InvalidRequestError: as ``Queue.enter``; the place is lost then.
+        """
+        self.leave()
+        self._queue.check(Share(num_choices * len(lengths), sum(lengths)), self._param)
+        self._shares = {index: Share(num_choices, length) for index, length in enumerate(lengths)}
+        for share in self._shares.values():
+            self._queue.join(share)
+
+    def start(self, prompt_index: int) -> None:
+        """The engine computes this prompt, or has done so."""
+        share = self._shares.pop(prompt_index, None)
+        if share is not None:
+            self._queue.leave(share, is_started=True)
+
+    def end(self, prompt_index: int) -> None:
+        """This prompt has ended; if it was never started, it waits no more."""
+        share = self._shares.pop(prompt_index, None)
+        if share is not None:
+            self._queue.leave(share, is_started=False)
+
+    def leave(self) -> None:
+        """All of it has ended."""
+        for prompt_index in list(self._shares):
+            self.end(prompt_index)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.leave()
+
+
+def whole_seconds(seconds: float | None) -> int:
+    """For Retry-After: at least 1, which is also what is said where nothing is known, and at most a minute."""
+    return 1 if seconds is None else max(1, min(LONGEST_RETRY_SECONDS, ceil(seconds)))
