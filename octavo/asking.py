@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.core.beam_search import BeamSearchParams
@@ -45,6 +46,20 @@ def make_request(
         num_open_tokens=num_open_tokens,
         retention=retention,
     )
+
+
+def with_priorities(requests: Sequence[EngineRequest], priority: int | Sequence[int]) -> list[EngineRequest]:
+    """``priority``: one for all, or one for each.
+
+    Raises:
+        InvalidRequestError: of another number.
+    """
+    priorities = list(priority) if isinstance(priority, Sequence) else [priority] * len(requests)
+    if len(priorities) != len(requests):
+        raise InvalidRequestError(
+            f"{len(requests)} prompts need {len(requests)} priorities, got {len(priorities)}", "priority"
+        )
+    return [replace(request, priority=each) for request, each in zip(requests, priorities, strict=True)]
 
 
 def check_beam_params(params: Any) -> None:

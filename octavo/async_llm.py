@@ -17,6 +17,7 @@ from octavo.asking import (
     make_request,
     pin_made,
     whole_prompt_wish,
+    with_priorities,
 )
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.pin_types import PinInfo
@@ -83,12 +84,13 @@ class AsyncLLM:
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
         retention: Retention | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete one prompt, a text or token ids. Each output holds all that there is so far; the last one is
         ``finished``. Closing the iterator (``contextlib.aclosing``), or cancelling its task, aborts the request.
 
         ``params`` None: ``SamplingParams()`` with ``max_tokens`` shortened to the room there is. ``request_id``: the
-        name that outputs carry; need not be unique.
+        name that outputs carry; need not be unique. ``priority``: the lowest goes first, where the policy is that.
 
         Raises:
             InvalidRequestError: it can never be served.
@@ -96,6 +98,7 @@ class AsyncLLM:
         """
         text = prompt if isinstance(prompt, str) else None
         request = await self._request(prompt, params, cache_salt, cache_open_tokens, retention)
+        (request,) = with_priorities([request], priority)
         async with aclosing(self._outputs(request, text, request_id)) as outputs:
             async for output in outputs:
                 yield output
@@ -109,6 +112,7 @@ class AsyncLLM:
         cache_salt: str | None = None,
         cache_open_tokens: int | Literal["system"] = 0,
         retention: Retention | None = None,
+        priority: int = 0,
         **template_options: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one conversation through the model's chat template; otherwise like ``generate``.
@@ -123,6 +127,7 @@ class AsyncLLM:
         if isinstance(num_open, str):  # "system"
             num_open = await self._in_thread(lambda it: num_system_tokens(it, messages, token_ids))
         request = await self._request(token_ids, params, cache_salt, num_open, retention)
+        (request,) = with_priorities([request], priority)
         async with aclosing(self._outputs(request, None, request_id)) as outputs:
             async for output in outputs:
                 yield output

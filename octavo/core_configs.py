@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from octavo.core.kv_types import CacheConfig
 from octavo.core.scheduler_types import SchedulerConfig
-from octavo.engine_args import EngineArgs, head_skips
+from octavo.engine_args import EngineArgs, head_skips, policy_settings
 
 DEFAULT_BATCHED_TOKENS = 512
 """Tokens a step on CPU: see docs/benchmarks.md."""
@@ -19,6 +19,7 @@ def scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
         max_model_len=max_model_len,
         preemption_mode=args.preemption_mode,
         head_skips=head_skips(args),
+        policy=policy_settings(args),
     )
 
 

@@ -8,7 +8,15 @@ import msgspec
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
-from octavo.core.scheduler_types import PREEMPTION_MODES, PreemptionMode, SchedulerConfig, SkipBounds
+from octavo.core.scheduler_types import (
+    POLICY_NAMES,
+    PREEMPTION_MODES,
+    PolicyName,
+    PolicySettings,
+    PreemptionMode,
+    SchedulerConfig,
+    SkipBounds,
+)
 from octavo.core.speculation import SPECULATION_METHODS
 
 if TYPE_CHECKING:
@@ -62,6 +70,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "kv_cache_dtype": tuple(KV_CACHE_DTYPES),
     "eviction_policy": tuple(EVICTION_POLICIES),
     "preemption_mode": PREEMPTION_MODES,
+    "scheduling_policy": POLICY_NAMES,
     "speculation": SPECULATION_METHODS,
 }
 """Settings that are one of a few names."""
@@ -80,10 +89,12 @@ class EngineArgs:
     keep evicted blocks of the prefix cache too. ``prefix_cache_dir``: folder of a file in which the prefix cache
     outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``pin_quota``: share of the pool that pins may
     hold. ``max_head_skips`` later requests may pass one that does not fit, for ``max_head_skip_steps`` steps or
-    ``max_head_skip_seconds`` at most. ``speculation`` "ngram": draft tokens where a text repeats itself, at most
-    ``num_speculative_tokens`` of a sequence in a step. ``kv_sanitizer``: check every step against a shadow of the KV
-    memory (None: what OCTAVO_KV_SANITIZER says, else not). Every value is of its field's type, or refused: nothing is
-    guessed (``settings.read_settings`` knows the other names and forms that users may give).
+    ``max_head_skip_seconds`` at most. ``scheduling_policy``: who of those that wait goes next; under "priority" a
+    request counts as one level better after each ``priority_aging_seconds``. ``speculation`` "ngram": draft tokens
+    where a text repeats itself, at most ``num_speculative_tokens`` of a sequence in a step. ``kv_sanitizer``: check
+    every step against a shadow of the KV memory (None: what OCTAVO_KV_SANITIZER says, else not). Every value is of its
+    field's type, or refused: nothing is guessed (``settings.read_settings`` knows the other names and forms that users
+    may give).
 
     Raises:
         ConfigurationError: a value of another type, out of its range, or one that cannot go with another.
@@ -104,6 +115,8 @@ class EngineArgs:
     eviction_policy: str = "lru"
     swap_space: float | None = None
     preemption_mode: PreemptionMode = "auto"
+    scheduling_policy: PolicyName = "fcfs"
+    priority_aging_seconds: float = 30.0
     max_head_skips: int = 32
     max_head_skip_steps: int = 256
     max_head_skip_seconds: float = 30.0
@@ -207,9 +220,18 @@ def head_skips(args: EngineArgs) -> SkipBounds:
     return SkipBounds(args.max_head_skips, args.max_head_skip_steps, args.max_head_skip_seconds)
 
 
+def policy_settings(args: EngineArgs) -> PolicySettings:
+    """
+    Raises:
+        ConfigurationError: out of range.
+    """
+    return PolicySettings(args.scheduling_policy, args.priority_aging_seconds)
+
+
 def _check_sizes(args: EngineArgs) -> None:
     """Sizes that cannot go together, whatever the model."""
     head_skips(args)
+    policy_settings(args)
     if args.max_num_batched_tokens is not None:
         SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens)
 

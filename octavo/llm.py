@@ -17,6 +17,7 @@ from octavo.asking import (
     make_request,
     pin_made,
     whole_prompt_wish,
+    with_priorities,
 )
 from octavo.build import build_engine, build_tokenizer
 from octavo.core.beam_search import BeamSearchParams
@@ -68,11 +69,13 @@ class LLM:
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
         retention: Retention | None = None,
+        priority: int | Sequence[int] = 0,
     ) -> list[RequestOutput]:
         """Complete prompts, all together; answers come in the order of the prompts.
 
         ``prompts``: a text, a list of token ids, or a list of either. ``params``: one for all, or one a prompt; None
-        is ``SamplingParams()`` with ``max_tokens`` shortened to the room there is.
+        is ``SamplingParams()`` with ``max_tokens`` shortened to the room there is. ``priority``: one for all, or one a
+        prompt; the lowest goes first, where the policy is that (``scheduling_policy``).
 
         Raises:
             InvalidRequestError: one of them can never be served; the others are aborted.
@@ -81,7 +84,7 @@ class LLM:
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
         requests = self._requests(ids, _spread(params, len(ids)), cache_salt, [cache_open_tokens] * len(ids), retention)
-        return self._run(texts, requests)
+        return self._run(texts, with_priorities(requests, priority))
 
     def beam_search(
         self,
@@ -113,6 +116,7 @@ class LLM:
         cache_salt: str | None = None,
         cache_open_tokens: int | Literal["system"] = 0,
         retention: Retention | None = None,
+        priority: int | Sequence[int] = 0,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template.
@@ -136,7 +140,7 @@ class LLM:
             for talk, token_ids in zip(conversations, ids, strict=True)
         ]
         requests = self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens, retention)
-        return self._run([None] * len(ids), requests)
+        return self._run([None] * len(ids), with_priorities(requests, priority))
 
     def stream(
         self,

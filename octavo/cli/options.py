@@ -18,7 +18,7 @@ from octavo.cli.units import ByteSize, TokenCount
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.scheduler_types import PREEMPTION_MODES
+from octavo.core.scheduler_types import POLICY_NAMES, PREEMPTION_MODES
 from octavo.core.speculation import SPECULATION_METHODS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -198,6 +198,16 @@ _engine_settings = all_of(
     setting("--max-head-skip-steps", type=click.IntRange(0), help="Steps until those give way to it.  [default: 256]"),
     setting("--max-head-skip-seconds", type=click.FloatRange(0), help="The same in seconds.  [default: 30]"),
     setting(
+        "--scheduling-policy",
+        type=click.Choice(POLICY_NAMES),
+        help="Who goes next: who came first, or who has the lowest priority.  [default: fcfs]",
+    ),
+    setting(
+        "--priority-aging-seconds",
+        type=click.FloatRange(0),
+        help="After this long a waiting request counts as one level better.  [default: 30]",
+    ),
+    setting(
         "--speculation",
         type=click.Choice(SPECULATION_METHODS),
         help="Draft tokens where a text repeats itself: ngram or off.  [default: ngram]",
@@ -252,6 +262,8 @@ ENGINE_FIELDS = (
     "max_head_skips",
     "max_head_skip_steps",
     "max_head_skip_seconds",
+    "scheduling_policy",
+    "priority_aging_seconds",
     "speculation",
     "num_speculative_tokens",
     "seed",

@@ -7,7 +7,7 @@ from octavo.core import policy
 from octavo.core.kv_types import PrefixHit
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.population import Population
-from octavo.core.request import Request
+from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.skipping import Skipping
 
@@ -37,7 +37,7 @@ NO_OFFER = Offer(None, 0, 0)
 
 
 class Admission:
-    """First come, first served, but for the bounded skipping of requests that do not fit (see ``Skipping``).
+    """In the order of the policy, but for the bounded skipping of requests that do not fit (see ``Skipping``).
 
     A request is admitted only where all it has so far will fit beside what running ones have, with some growth kept
     back; one that passes another leaves more (``PASSING_RESERVES``).
@@ -49,6 +49,7 @@ class Admission:
         self._kv = population.kv
         self._running = population.running
         self._waiting = population.waiting
+        self._ordering = population.ordering
         self._skipping = Skipping(config.head_skips)
         self._last_offer = NO_OFFER
 
@@ -60,12 +61,16 @@ class Admission:
         """Requests to start in this step while tokens, rows and blocks last, each with what is cached of it. Each has
         to be started before the next is asked for."""
         self._population.prefix_waits.expire(draft.step_id)
+        if self._waiting:
+            self._ordering.catch_up(self._running)
         while self._has_budget(draft) and (request := self._waiting.peek()) is not None:
             hit = self._lookup(request)
             if self._parks(request, hit, draft.step_id):
                 continue
             fitting = self._fitting(hit, request.num_tokens, self._spare(draft, 1))
             if fitting is None:
+                if draft.is_for_one:
+                    return
                 yield from self._candidates_after(request, draft)
                 return
             yield request, fitting
@@ -75,41 +80,59 @@ class Admission:
         if self._last_offer.covers(first, self._waiting.num_pushed, self._room(draft)):
             return
         self._last_offer = NO_OFFER
-        skipped, request = [first], self._waiting.peek_after(first)
-        while request is not None and len(skipped) <= LOOKAHEAD and self._skipping.may_pass(skipped, draft.step_id):
+        skipped = [first]
+        for request in self._waiting.following(first, LOOKAHEAD + self._config.max_num_seqs):
+            may_pass = self._ordering.may_pass(request) and self._skipping.may_pass(skipped, draft.step_id)
+            if len(skipped) > LOOKAHEAD or not may_pass:
+                break
             if not self._has_budget(draft):
                 return
             hit = self._lookup(request)
-            if not self._parks(request, hit, draft.step_id):
-                fitting = self._fitting(hit, request.num_tokens, self._spare(draft, PASSING_RESERVES))
-                if fitting is None:
-                    skipped.append(request)
-                else:
-                    self._skipping.note(skipped, draft.step_id)
-                    yield request, fitting
-            request = self._waiting.peek_after(request)
+            if self._parks(request, hit, draft.step_id):
+                continue
+            fitting = self._fitting(hit, request.num_tokens, self._spare(draft, PASSING_RESERVES))
+            if fitting is None:
+                skipped.append(request)
+            else:
+                self._note_passed(skipped, draft)
+                yield request, fitting
         self._last_offer = Offer(first, self._waiting.num_pushed, self._room(draft))
 
-    def clear_way(self, draft: PlanDraft) -> bool:
-        """Where the turn of the first in line is overdue and it would fit without those that passed it, these go back
-        in line, as many as need be: is it to come in their place? Those that a step in flight computes are left out of
-        this step, and go in the next.
+    def _note_passed(self, passed: Sequence[Request], draft: PlanDraft) -> None:
+        """One more request passes all of these: whatever their order was, they come before it from now on."""
+        for request in passed:
+            self._ordering.take_up(request)
+        self._skipping.note(passed, draft.step_id)
 
-        All of them are younger, so this is preemption by age like any other: nobody takes turns."""
+    def clear_way(self, draft: PlanDraft) -> None:
+        """Where the first in line would fit without those that have to give way to it, these go back in line, as many
+        as need be, and it is to come in their place. Those that a step in flight computes are left out of this step,
+        and go in the next.
+
+        All of them come after it in rank, so this is preemption like any other: nobody takes turns."""
         first = self._waiting.peek()
-        if first is None or not self._skipping.is_overdue(first, draft.step_id):
-            return False
-        younger, hit = self._running.younger_than(first), self._lookup(first)
-        is_blocked = bool(younger) and not self._fits_now(first, hit)
-        if not is_blocked or not self._would_fit(first, hit, younger) or self._block_in_work(first, hit, draft.step_id):
-            return False
-        draft.withheld.update(request for request in younger if request.num_in_flight)
+        givers = self._givers(first, draft.step_id) if first is not None else ()
+        if first is None or not givers:
+            return
+        hit = self._lookup(first)
+        is_blocked = not self._fits_now(first, hit) and self._would_fit(first, hit, givers)
+        if not is_blocked or self._block_in_work(first, hit, draft.step_id):
+            return
+        draft.is_for_one = True
+        draft.withheld.update(request for request in givers if request.num_in_flight)
         while not self._fits_now(first, hit):
-            victim = policy.least_work_lost(self._running.idle_younger_than(first), self._population.loss_of)
+            idle = (giver for giver in givers if giver.status is Status.RUNNING and not giver.num_in_flight)
+            victim = policy.least_work_lost(idle, self._population.loss_of)
             if victim is None:
-                return False
+                return
             self._population.preempt(victim)
-        return True
+
+    def _givers(self, first: Request, step_id: int) -> Sequence[Request]:
+        """Who gives way to the first in line: all after it in rank, where its turn is overdue, else those that the
+        policy says."""
+        if self._skipping.is_overdue(first, step_id):
+            return self._running.after(first)
+        return self._ordering.givers(first, self._running)
 
     def _has_budget(self, draft: PlanDraft) -> bool:
         return draft.max_tokens > 0 and self._has_row

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from octavo.core.request import Request
 
-_age = attrgetter("order")
+_rank = attrgetter("rank")
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Members of the batch, oldest first, in parallel lists.
+    """Members of the batch, in order of rank, in parallel lists.
 
     ``offsets[i]`` plus the number of planned steps is the position that member i computes next.
     """
@@ -30,14 +30,14 @@ class Roster:
     offsets: list[int] = field(default_factory=list)
 
     def add(self, request: Request, offset: int) -> None:
-        at = bisect_left(self.requests, request.order, key=_age)
+        at = bisect_left(self.requests, request.rank, key=_rank)
         self.requests.insert(at, request)
         self.row_ids.insert(at, request.row_id)
         self.token_lists.insert(at, request.token_ids)
         self.offsets.insert(at, offset)
 
     def remove(self, request: Request) -> None:
-        at = bisect_left(self.requests, request.order, key=_age)
+        at = bisect_left(self.requests, request.rank, key=_rank)
         del self.requests[at], self.row_ids[at], self.token_lists[at], self.offsets[at]
 
     def copy(self) -> "Roster":
@@ -45,7 +45,7 @@ class Roster:
 
 
 class Due(NamedTuple):
-    """Members that a plan has to look at, oldest first: those whose blocks are full and those that have drawn their
+    """Members that a plan has to look at, in order of rank: those whose blocks are full and those that have drawn their
     last token; one may be in both."""
 
     at_boundary: list[Request]
@@ -122,12 +122,12 @@ class DecodeBatch:
         """Members that the next step cannot take along without a look: their blocks are full (and those that go on
         need one more), or they have drawn their last token already, in a step in flight."""
         full = self._phases[self.num_planned % len(self._phases)]
-        return Due(sorted(full, key=_age), sorted(self._endings.get(self.num_planned, ()), key=_age))
+        return Due(sorted(full, key=_rank), sorted(self._endings.get(self.num_planned, ()), key=_rank))
 
     def land(self, step: int) -> list[Request]:
-        """Step ``step`` has landed: returns the members that drew their last token with it, oldest first."""
+        """Step ``step`` has landed: returns the members that drew their last token with it, in order of rank."""
         self.num_landed = step
-        return sorted((request for request in self._endings.get(step, ()) if request.joined < step), key=_age)
+        return sorted((request for request in self._endings.get(step, ()) if request.joined < step), key=_rank)
 
     def _phase(self, offset: int) -> set[Request]:
         return self._phases[-offset % len(self._phases)]

@@ -96,8 +96,8 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
             continue
         tables.append(request.tables)
         _check_counts(request, scheduler.kv.config)
-    orders = [request.order for request in scheduler.running]
-    _require(orders == sorted(orders), "running requests are not in order of age")
+    ranks = [request.rank for request in scheduler.running]
+    _require(ranks == sorted(set(ranks)), "running requests are not in order of rank")
     num_free_of_pins = scheduler.kv.keeping.pins.num_unclaimed
     _require(scheduler.most_blocks_needed <= num_free_of_pins, f"pins leave {num_free_of_pins} blocks: too few")
     check_cache(scheduler.kv, tables, swapped)

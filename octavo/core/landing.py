@@ -62,7 +62,7 @@ class Lander:
                     outcome.finished.append(request)
             return
         stops = landing.check_stop(roster.requests, token_ids) if landing.check_stop else {}
-        for request in sorted({*at_end, *stops}, key=lambda request: request.order):
+        for request in sorted({*at_end, *stops}, key=lambda request: request.rank):
             self._end(request, stops.get(request))
             outcome.finished.append(request)
 

@@ -30,6 +30,8 @@ class PlanDraft:
         self.row_forks: list[RowFork] = []
         self.row_drafts: list[RowDrafts] = []
         self.has_preempted = False
+        self.is_for_one = False
+        """Others gave way to the first in line: this step admits it, or nobody."""
         self.withheld: set[Request] = set()
         """Running requests that no row of this step may compute: they are to give way, once they are not in flight."""
         self.num_owed_blocks = 0

@@ -35,11 +35,12 @@ class Planner:
         """The next step, of nothing but ``on_trial`` if that is given; None if nothing can run now."""
         draft = PlanDraft(self.next_step_id, self._config.max_num_batched_tokens, on_trial)
         may_admit = on_trial is None
-        is_for_one = may_admit and self._clear_way(draft)
+        if may_admit:
+            self._clear_way(draft)
         self._plan_batch(draft)
         self._plan_behind(draft)
         if may_admit and not draft.has_preempted:
-            for request, hit in islice(self.admission.candidates(draft), 1 if is_for_one else None):
+            for request, hit in islice(self.admission.candidates(draft), 1 if draft.is_for_one else None):
                 self._start(request, hit, draft)
             self._add_drafts(draft)
         return None if draft.is_empty else self._issue(draft)
@@ -48,13 +49,12 @@ class Planner:
         """A step that computes nothing and makes the moves that are due."""
         return self._issue(PlanDraft(self.next_step_id, 0, None))
 
-    def _clear_way(self, draft: PlanDraft) -> bool:
-        """Have others given way to the first in line, so that this step admits it and nobody else?"""
-        is_clear = self.admission.clear_way(draft)
+    def _clear_way(self, draft: PlanDraft) -> None:
+        """Let others give way to the first in line, where they have to."""
+        self.admission.clear_way(draft)
         for request in draft.withheld:
             if request.batch is not None:
                 self._running.fall_behind(request)
-        return is_clear
 
     def _plan_batch(self, draft: PlanDraft) -> None:
         """One token for each member of the decode batch; only those whose time has come are looked at."""
@@ -70,19 +70,19 @@ class Planner:
         batch.num_planned += 1
 
     def _grow(self, members: list[Request], draft: PlanDraft) -> None:
-        """One more block for each of these members, all at once where blocks suffice, else the oldest first."""
+        """One more block for each of these members, all at once where blocks suffice, else to the first in rank."""
         tables = [request.tables for request in members if request.tables is not None]
         writes = self._kv.append_block(tables, (request.num_landed_tokens for request in members))
         if writes is not None:
             draft.table_writes += writes
             return
         for request in members:
-            # One that is no member any more was preempted just now, for an older one.
+            # One that is no member any more was preempted just now, for one before it.
             if request.batch is not None and not self._make_room(request, request.num_computed_tokens + 1, draft):
                 self._running.fall_behind(request)
 
     def _plan_behind(self, draft: PlanDraft) -> None:
-        """The budget that is left for the others: first those that lack one token, then the oldest."""
+        """The budget that is left for the others: first those that lack one token, then in order of rank."""
         behind = [draft.on_trial] if draft.on_trial else self._running.behind.copy()
         for request in sorted(behind, key=lambda request: request.num_planned_tokens - request.num_computed_tokens > 1):
             if request.status is not Status.RUNNING or not request.may_be_planned or request in draft.withheld:
@@ -169,12 +169,12 @@ class Planner:
         draft.num_owed_blocks += self._population.num_owed_blocks(request)
 
     def _make_room(self, request: Request, num_tokens: int, draft: PlanDraft) -> bool:
-        """Let ``request`` write its first ``num_tokens`` positions, preempting younger requests if need be.
+        """Let ``request`` write its first ``num_tokens`` positions, preempting those after it in rank if need be.
 
         Where none can give way (they are planned already, or in flight), the request waits in place: it keeps its
-        blocks until an older one needs them."""
+        blocks until one before it needs them."""
         while not self._extend(request, num_tokens, draft):
-            victim = policy.least_work_lost(self._running.idle_younger_than(request), self._population.loss_of)
+            victim = policy.least_work_lost(self._running.idle_after(request), self._population.loss_of)
             if victim is None:
                 return False
             self._population.preempt(victim)

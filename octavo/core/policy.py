@@ -1,15 +1,10 @@
-"""Rules of the commons, each a function of its own: who goes first, who gives way."""
+"""Rules of the commons, each a function of its own: who gives way, and how. Who goes first: see ``ordering``."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from octavo.core.request import Request
 from octavo.core.scheduler_types import PreemptionCosts, PreemptionMode
-
-
-def fcfs(request: Request) -> tuple[int, ...]:
-    """First come, first served: sort key of the waiting queue, smallest first."""
-    return (request.order,)
 
 
 class Loss(NamedTuple):
@@ -21,17 +16,17 @@ class Loss(NamedTuple):
 
 
 def least_work_lost(candidates: Iterable[Request], loss_of: Callable[[Request], Loss]) -> Request | None:
-    """Whom to preempt among requests that may be: the one that loses the fewest tokens, the youngest of equals; first
-    of those whose going brings blocks, but rather one that shares all of its own than none, since the others that share
-    them may go next.
+    """Whom to preempt among requests that may be: the one that loses the fewest tokens, the last in rank of equals;
+    first of those whose going brings blocks, but rather one that shares all of its own than none, since the others that
+    share them may go next.
 
-    The scheduler offers only requests younger than the one in need, so the oldest is never preempted and two requests
-    never take turns preempting each other (design, Decided 8).
+    The scheduler offers only requests that come after the one in need in rank, so the first in rank is never preempted
+    and two requests never take turns preempting each other (design, Decided 8).
     """
 
     def key(request: Request) -> tuple[bool, int, int]:
         loss = loss_of(request)
-        return loss.num_blocks == 0, loss.num_tokens, -request.order
+        return loss.num_blocks == 0, loss.num_tokens, -request.rank
 
     return min(candidates, key=key, default=None)
 

@@ -9,6 +9,7 @@ from octavo.core.families import Families
 from octavo.core.hashing import HashChain, pack_tokens
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import PrefixHit
+from octavo.core.ordering import make_ordering
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.publication import Publisher
 from octavo.core.queue import RequestQueue
@@ -31,7 +32,8 @@ class Population:
         self._config = config
         self.counters = SchedulerCounters()
         self.running = RunningSet(kv.config.block_size)
-        self.waiting = RequestQueue(policy.fcfs)
+        self.ordering = make_ordering(config.policy)
+        self.waiting = RequestQueue(self.ordering)
         """New requests and preempted ones."""
         self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps, self.waiting.push)
         self.families = Families()
@@ -51,6 +53,7 @@ class Population:
         for new in (request, *children):
             new.order = self._next_order
             self._next_order += 1
+            self.ordering.arrive(new)
             new.chain = chain.copy()
         self.waiting.push(request)
         self.families.add(request.group or request, children)
@@ -58,6 +61,7 @@ class Population:
     def start(self, request: Request, hit: PrefixHit, num_tokens: int, step_id: int) -> list[BlockCopy]:
         """A waiting request runs, with blocks for its first ``num_tokens`` tokens, of which ``hit`` is there. Returns
         the copies that step ``step_id`` makes for it."""
+        self.ordering.take_up(request)
         request.row_id = self._take_row_id()
         allocation = self.kv.allocate(hit, num_tokens, request.row_id, step_id)
         assert allocation is not None, "the caller has looked"
@@ -77,6 +81,7 @@ class Population:
     def fork(self, parent: Request, child: Request) -> None:
         """A request in no queue runs, with the same computed tokens as ``parent``, in the same blocks."""
         assert parent.tables is not None
+        self.ordering.take_up(child)
         child.row_id = self._take_row_id()
         child.tables = self.kv.fork(parent.tables, parent.num_computed_tokens, child.row_id)
         child.tables.retention = child.retention

@@ -1,49 +1,63 @@
-"""Requests that wait, in the order of a policy's key."""
+"""Requests that wait, in the order of a policy."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import chain, islice
 
+from octavo.core.ordering import Ordering
 from octavo.core.request import Request
 
 
 class RequestQueue:
-    """A sorted list, so that those further back can be looked at in order and taken out; to move the pointers behind
-    costs little beside that.
+    """Sorted lists, one for each line of the policy, so that those further back can be looked at in order and taken
+    out; to move the pointers behind costs little beside that. Most policies have one line."""
 
-    ``key``: smallest first; no two requests have the same, and a request keeps its own while it stands here.
-    """
-
-    def __init__(self, key: Callable[[Request], tuple[int, ...]]) -> None:
-        self._key = key
-        self._line: list[Request] = []
+    def __init__(self, ordering: Ordering) -> None:
+        self._ordering = ordering
+        self._lines: dict[str, list[Request]] = {}
         self._members: set[Request] = set()
         self.num_pushed = 0
         """So far: whether somebody has come since."""
 
     def push(self, request: Request) -> None:
-        insort(self._line, request, key=self._key)
+        line = self._lines.setdefault(self._ordering.line_of(request), [])
+        insort(line, request, key=self._ordering.place)
         self._members.add(request)
         self.num_pushed += 1
 
     def peek(self) -> Request | None:
         """The request that goes next."""
-        return self._line[0] if self._line else None
+        return min(self._lines.items(), key=self._standing)[1][0] if self._lines else None
 
-    def peek_after(self, request: Request) -> Request | None:
-        """The one that comes next after ``request``, whether or not that one still stands here."""
-        at = bisect_right(self._line, self._key(request), key=self._key)
-        return self._line[at] if at < len(self._line) else None
+    def following(self, first: Request, limit: int) -> list[Request]:
+        """At most ``limit`` that come after ``first``, which stands here at the head, as things are now."""
+        own = self._ordering.line_of(first)
+        at = bisect_right(self._lines[own], self._ordering.place(first), key=self._ordering.place)
+        others = (line for name, line in self._in_order() if name != own)
+        return list(islice(chain(self._lines[own][at : at + limit], *others), limit))
 
     def remove(self, request: Request) -> None:
         self._members.remove(request)
-        del self._line[bisect_left(self._line, self._key(request), key=self._key)]
+        name = self._ordering.line_of(request)
+        line = self._lines[name]
+        del line[bisect_left(line, self._ordering.place(request), key=self._ordering.place)]
+        if not line:
+            del self._lines[name]
+
+    def _in_order(self) -> list[tuple[str, list[Request]]]:
+        return sorted(self._lines.items(), key=self._standing)
+
+    def _standing(self, named: tuple[str, list[Request]]) -> tuple[float, int]:
+        """Of a line, and of equals the one whose first request came first."""
+        name, line = named
+        return self._ordering.share(name), line[0].order
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._members)
 
     def __contains__(self, request: Request) -> bool:
         return request in self._members
 
     def __iter__(self) -> Iterator[Request]:
         """In order."""
-        return iter(self._line)
+        return chain.from_iterable(line for _, line in self._in_order())

@@ -40,6 +40,9 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 NEVER = 1 << 62
 """A token count that is never reached."""
 
+UNRANKED = 1 << 200
+"""A rank after all others."""
+
 
 class StepCounters(Protocol):
     """Steps that a batch of requests has taken together (``DecodeBatch``)."""
@@ -54,8 +57,9 @@ class Request:
     ``num_computed_tokens`` advances when a step is planned, ``num_landed_tokens`` when it lands; between the two lie
     the steps in flight. ``num_pending_samples`` counts tokens drawn by steps in flight, not yet known; where a step
     computes drafts, those that it draws at most. While a request is in a ``batch``, its counts follow that batch's
-    counters, one token a step; ``joined`` is the step after which it came in. ``order`` is the place in line: smaller
-    is older. ``group``: the beam search it is part of.
+    counters, one token a step; ``joined`` is the step after which it came in. ``order`` counts arrivals. ``rank`` says
+    who gives way to whom, the smaller to nobody larger; the policy draws it once (``ordering``), and no two have the
+    same. ``priority``, ``tenant``: what the policy goes by. ``group``: the beam search it is part of.
 
     ``drafter``: proposes tokens of a request that speculates, or has; ``num_undrafted``: steps since it last had one.
 
@@ -92,7 +96,9 @@ class Request:
         "params",
         "pin_claim",
         "prefix_deadline",
+        "priority",
         "prompt_end",
+        "rank",
         "request_id",
         "retention",
         "row_id",
@@ -103,6 +109,7 @@ class Request:
         "swapped",
         "tables",
         "tail_hash",
+        "tenant",
         "token_ids",
     )
 
@@ -130,6 +137,9 @@ class Request:
         self.is_finished = False
         self.stop_reason: int | str | None = None
         self.order = 0
+        self.rank = UNRANKED
+        self.priority = 0
+        self.tenant = ""
         self.row_id = -1
         self.batch: StepCounters | None = None
         self.joined = 0

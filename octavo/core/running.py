@@ -1,4 +1,4 @@
-"""The requests that run, oldest first, and how far each has caught up."""
+"""The requests that run, in order of rank, and how far each has caught up."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from operator import attrgetter
 from octavo.core.decode_batch import DecodeBatch
 from octavo.core.request import Request
 
-_age = attrgetter("order")
+_rank = attrgetter("rank")
 
 
 class RunningSet:
@@ -21,8 +21,8 @@ class RunningSet:
 
     def add(self, request: Request) -> None:
         """A request was admitted: it starts behind."""
-        insort(self._requests, request, key=_age)
-        insort(self.behind, request, key=_age)
+        insort(self._requests, request, key=_rank)
+        insort(self.behind, request, key=_rank)
 
     def remove(self, request: Request) -> None:
         """A request ended or was preempted."""
@@ -40,23 +40,24 @@ class RunningSet:
     def fall_behind(self, request: Request) -> None:
         """A member of the batch cannot take part in the next step."""
         self.batch.leave(request)
-        insort(self.behind, request, key=_age)
+        insort(self.behind, request, key=_rank)
 
     def dissolve_batch(self) -> None:
         for request in self.batch.roster.requests:
             self.fall_behind(request)
 
     @property
-    def youngest(self) -> Request:
+    def last(self) -> Request:
+        """The last in rank."""
         return self._requests[-1]
 
-    def idle_younger_than(self, request: Request) -> Iterator[Request]:
-        """Younger requests that no step in flight, nor the one being planned, computes."""
-        return (other for other in self.younger_than(request) if other.num_in_flight == 0)
+    def idle_after(self, request: Request) -> Iterator[Request]:
+        """Those after ``request`` in rank that no step in flight, nor the one being planned, computes."""
+        return (other for other in self.after(request) if other.num_in_flight == 0)
 
-    def younger_than(self, request: Request) -> list[Request]:
-        """Those that came after ``request``, which may be one that waits; oldest first."""
-        return self._requests[bisect_left(self._requests, request.order + 1, key=_age) :]
+    def after(self, request: Request) -> list[Request]:
+        """Those after ``request`` in rank, which may be one that waits."""
+        return self._requests[bisect_left(self._requests, request.rank + 1, key=_rank) :]
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -66,4 +67,4 @@ class RunningSet:
 
 
 def _take_out(requests: list[Request], request: Request) -> None:
-    del requests[bisect_left(requests, request.order, key=_age)]
+    del requests[bisect_left(requests, request.rank, key=_rank)]

@@ -180,6 +180,7 @@ class Scheduler:
     def tell_time(self, now: float) -> None:
         """``now``: seconds, on a clock of the caller's. What has a time ends when it is over."""
         self.kv.keeping.tell_time(now)
+        self.population.ordering.tell_time(now)
         self._planner.admission.tell_time(now)
 
     def schedule(self) -> StepPlan | None:
@@ -201,13 +202,13 @@ class Scheduler:
         return self._plan()
 
     def _plan(self) -> Flight | None:
-        """Requests can wait for each other, as beams do for one of theirs; then the youngest give way. Nor does anybody
-        wait for a prefix when nothing runs."""
+        """Requests can wait for each other, as beams do for one of theirs; then the last in rank give way. Nor does
+        anybody wait for a prefix when nothing runs."""
         while (flight := self._planner.plan(None)) is None and not self._flights:
             if self.prefix_waits:
                 self.prefix_waits.give_up()
             elif len(self.running) > 1 or (self.running and self.num_waiting):
-                self.population.preempt(self.running.youngest)
+                self.population.preempt(self.running.last)
                 self._drop_dead_copies()
             else:
                 break
@@ -278,7 +279,7 @@ class Scheduler:
         self._drop_dead_copies()
         population.forget_rows()
         live = [request for request in requests if request.status is Status.RUNNING]
-        self._suspects = deque(sorted({*self._suspects, *live}, key=lambda request: request.order))
+        self._suspects = deque(sorted({*self._suspects, *live}, key=lambda request: request.rank))
         if len(requests) > 1 or not live:
             return []
         failed = _with_beams(live)

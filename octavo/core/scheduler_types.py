@@ -62,6 +62,34 @@ class SkipBounds:
                 raise ConfigurationError(f"max_head_{name} must be 0 or more, got {bound}")
 
 
+PolicyName = Literal["fcfs", "priority"]
+"""Who of those that wait goes next: see ``ordering``."""
+
+POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """``aging_seconds``: under "priority", after how long a request counts as one level better.
+
+    Raises:
+        ConfigurationError: a time that is none.
+    """
+
+    name: PolicyName = "fcfs"
+    aging_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.aging_seconds <= MAX_AGING_SECONDS:
+            raise ConfigurationError(
+                f"priority_aging_seconds must be 0 to {MAX_AGING_SECONDS}, got {self.aging_seconds:g}"
+            )
+
+
+MAX_AGING_SECONDS = 10**9
+"""Some thirty years: for those who want none."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Budgets. ``max_num_batched_tokens``: tokens computed in one step; at least ``max_num_seqs``, so that every
@@ -78,6 +106,7 @@ class SchedulerConfig:
     max_prefix_wait_steps: int = 64
     head_skips: SkipBounds = SkipBounds()
     preemption_mode: PreemptionMode = "auto"
+    policy: PolicySettings = PolicySettings()
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

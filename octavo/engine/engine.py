@@ -93,7 +93,7 @@ class Engine:
 
     def add_request(self, request: EngineRequest) -> None:
         """Accept a request, or answer it with an error in the next outputs; never raises for what a client sent."""
-        self._keeping.tell_time(self._clock())
+        self._scheduler.tell_time(self._clock())
         try:
             if request.request_id in self._open:
                 raise InvalidRequestError(f"request id {request.request_id!r} is in use", "request_id")

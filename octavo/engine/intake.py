@@ -14,6 +14,8 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.token_ids import check_token_ids
 from octavo.engine.messages import EngineRequest
 
+PRIORITY_LIMIT = 2**63
+
 
 class Intake:
     """Checks requests against vocabulary, context and pool, and splits them into choices.
@@ -39,6 +41,7 @@ class Intake:
         request.params.check_vocabulary(self._vocab_size)
         check_salt(request.cache_salt, request.params.limits.cache_salt_characters)
         check_open_tokens(request)
+        self._check_priority(request.priority)
         claim = self._claim_pins(request)
         try:
             sequences = self._sequences(request)
@@ -52,7 +55,20 @@ class Intake:
         sequences[0].pin_claim = claim
         for sequence in sequences:
             sequence.retention = request.retention
+            sequence.priority = request.priority
         return sequences
+
+    def _check_priority(self, priority: int) -> None:
+        """Under other policies a priority would be dropped in silence. The words are vLLM's, which gateways know."""
+        given: Any = priority
+        if type(given) is not int or not -PRIORITY_LIMIT <= given < PRIORITY_LIMIT:
+            raise InvalidRequestError(f"priority must be a whole number of 64 bits, got {given!r:.80}", "priority")
+        if priority and self._scheduler.config.policy.name != "priority":
+            raise InvalidRequestError(
+                f"Got priority {priority} but Priority scheduling is not enabled; leave it out, or start Octavo with "
+                "--scheduling-policy priority",
+                "priority",
+            )
 
     def _claim_pins(self, request: EngineRequest) -> PinClaim | None:
         if not request.pins:

@@ -16,6 +16,7 @@ class EngineRequest:
     ``cache_salt``: share cached tokens with requests of the same salt only, but for the first ``num_open_tokens`` of
     the prompt, which are shared with all. ``beam_search``: search instead of drawing; its choices are the finished
     sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` counts then.
+    ``priority``: the lowest goes first, where that is the policy.
     ``pins``: heads of the prompt to keep in the cache; ``retention``: how long it keeps what the request leaves."""
 
     request_id: str

@@ -1,7 +1,7 @@
 """Random schedules of all mechanisms together: windows, swapping, host and disk tiers, pins, retention, forks, beams,
-salts, follow-ups, skipping, speculation, faults, aborts, preemption and resets, at one and two steps in flight.
-Invariants and the sanitizer after every event; every request ends with the answer it has alone; every block comes
-back."""
+salts, follow-ups, skipping, policies, speculation, faults, aborts, preemption and resets, at one and two steps in
+flight. Invariants and the sanitizer after every event; every request ends with the answer it has alone; every block
+comes back."""
 
 import random
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from octavo.core.step import StepPlan
 from tests.support.drafters import HostileDrafter
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
+from tests.support.policies import POLICIES, with_policy
 from tests.support.scheduling import Harness
 
 HEADS: list[list[int]] = [[], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 9, 9, 9, 9, 9], [5] * 17]
@@ -52,6 +53,7 @@ class Schedule:
             pin_quota=rng.choice([0.1, 0.5, 0.9]),
             eviction_policy=rng.choice(["lru", "reuse"]),
             speculation=Speculation(rng.choice([0, 0, 1, 4, 15]), lambda: HostileDrafter(rng)),
+            **with_policy(rng.choice(POLICIES)),
         )
         self.harness.runner.fails = self._fail_if_armed
         self.is_armed = False

@@ -13,6 +13,7 @@ from octavo.core.step import StepPlan
 from tests.support.drafters import HostileDrafter
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
+from tests.support.policies import POLICIES, with_policy
 from tests.support.scheduling import Harness
 
 
@@ -29,6 +30,7 @@ def _random_harness(rng: random.Random) -> Harness:
         max_prefix_wait_steps=rng.choice([1, 5, 64]),
         head_skips=SkipBounds(rng.choice([0, 1, 4, 32]), rng.choice([1, 3, 20, 256])),
         speculation=Speculation(rng.choice([0, 0, 2, 15]), lambda: HostileDrafter(rng)),
+        **with_policy(rng.choice(POLICIES)),
     )
 
 

@@ -18,12 +18,13 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish
 from octavo.core.request import Status
 from octavo.core.retention import Retention
-from octavo.core.scheduler_types import SkipBounds
+from octavo.core.scheduler_types import PolicySettings, SkipBounds
 from octavo.core.speculation import Speculation
 from octavo.core.step import StepPlan
 from tests.support.drafters import HostileDrafter
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
+from tests.support.policies import POLICIES, with_policy
 from tests.support.scheduling import Harness
 
 HEADS: tuple[list[int], ...] = ([], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 9, 9, 9, 9, 9])
@@ -70,9 +71,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_prefix_wait_steps=st.sampled_from([1, 4, 64]),
         head_skips=st.builds(SkipBounds, st.sampled_from([0, 1, 3, 32]), st.sampled_from([0, 1, 4, 256])),
         speculation=st.builds(Speculation, st.sampled_from([0, 1, 3, 15]), st.just(HostileDrafter)),
+        policy=st.sampled_from(POLICIES),
     )
     def start(
-        self, num_blocks: int, windows: tuple[int | None, ...], max_num_seqs: int, spare_tokens: int, **sizes: Any
+        self,
+        num_blocks: int,
+        windows: tuple[int | None, ...],
+        max_num_seqs: int,
+        spare_tokens: int,
+        policy: PolicySettings,
+        **sizes: Any,
     ) -> None:
         self.harness = Harness(
             num_blocks=num_blocks * len(windows),
@@ -81,6 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             depth=self.depth,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_seqs + spare_tokens,
+            **with_policy(policy),
             **sizes,
         )
         self.harness.runner.fails = self._fail_if_armed
@@ -173,7 +182,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 5))
     def wait(self, seconds: int) -> None:
         self.now += seconds
-        self.harness.kv.keeping.tell_time(self.now)
+        self.harness.scheduler.tell_time(self.now)
         ends = [info.expires_at for info in self.harness.kv.keeping.pins.infos()]
         assert all(end is None or end > self.now for end in ends)
 

@@ -11,6 +11,7 @@ from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import PREEMPTION_MODES, SkipBounds
 from tests.support.fake_runner import expected_output
+from tests.support.policies import POLICIES, with_policy
 from tests.support.scheduling import Harness
 
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])
@@ -152,7 +153,7 @@ class Watch:
         assert max(self.passes.values(), default=0) <= bounds.max_skips
         assert all(request.num_skips == count for request, count in self.passes.items())
         self.num_kept_out = self.num_kept_out + 1 if could_start and head not in admitted else 0
-        num_younger = sum(other.order > head.order for other in scheduler.running) if head else 0
+        num_younger = sum(other.rank > head.rank for other in scheduler.running) if head else 0
         assert self.num_kept_out <= num_younger + self.harness.depth, "it fits without those that passed it"
 
     def _is_overdue(self, request: Request) -> bool:
@@ -164,7 +165,7 @@ class Watch:
 def _starts_without_younger(scheduler: Scheduler, head: Request) -> bool:
     """Would the next step admit the first in line if nobody younger were there? Tried on a copy."""
     scheduler, head = deepcopy((scheduler, head))
-    for request in [request for request in scheduler.running if request.order > head.order]:
+    for request in [request for request in scheduler.running if request.rank > head.rank]:
         scheduler.abort(request)
     return scheduler.schedule() is not None and head.status is Status.RUNNING
 
@@ -182,6 +183,7 @@ def _random_harness(rng: random.Random, bounds: SkipBounds) -> Harness:
         num_host_blocks=rng.choice([0, 40]),
         preemption_mode=rng.choice(PREEMPTION_MODES),
         head_skips=bounds,
+        **with_policy(rng.choice(POLICIES)),
     )
 
 

@@ -14,20 +14,20 @@ from tests.support.scheduling import Harness
 
 
 def _victim(losses: dict[int, tuple[int, int]]) -> int | None:
-    """Order of the victim among requests of these orders, each with the tokens it loses and the blocks it frees."""
+    """Rank of the victim among requests of these ranks, each with the tokens it loses and the blocks it frees."""
     candidates = []
     for order in losses:
         candidates.append(Request(f"r{order}", [1], SamplingParams(), max_tokens=10))
-        candidates[-1].order = order
-    victim = least_work_lost(candidates, lambda request: Loss(*losses[request.order]))
-    return None if victim is None else victim.order
+        candidates[-1].rank = order
+    victim = least_work_lost(candidates, lambda request: Loss(*losses[request.rank]))
+    return None if victim is None else victim.rank
 
 
 def test_the_one_that_loses_the_least_work_goes() -> None:
     assert _victim({1: (50, 4), 2: (7, 1), 3: (30, 2)}) == 2
 
 
-def test_of_equals_the_youngest_goes() -> None:
+def test_of_equals_the_last_in_rank_goes() -> None:
     assert _victim({1: (7, 1), 2: (7, 1), 3: (30, 2)}) == 2
     assert _victim({2: (7, 1), 1: (7, 1), 3: (7, 1)}) == 3
 

@@ -134,3 +134,14 @@ def test_chat_refuses(real: httpx.Client, fields: dict[str, Any], message: str) 
     error = check_error(real.post("/v1/chat/completions", json=asked))
     assert error["param"] == "cache_open_tokens"
     assert message in error["message"]
+
+
+def test_a_priority_needs_its_policy(real: httpx.Client) -> None:
+    """The words are vLLM's: gateways look for them."""
+    for url, fields in (
+        ("/v1/completions", {"prompt": [1, 2], "max_tokens": 1}),
+        ("/v1/chat/completions", {"messages": [user("a")], "max_tokens": 1}),
+    ):
+        error = check_error(real.post(url, json=fields | {"priority": 5}))
+        assert error["param"] == "priority"
+        assert "Got priority 5 but Priority scheduling is not enabled" in error["message"]

@@ -107,7 +107,7 @@ def test_both_ways_to_begin_an_answer(client: httpx.Client) -> None:
         {"prompt": [65] * 511, "max_tokens": 1},  # B33: one token of room
         {"prompt": [263]},  # B52: a row of the model beyond the tokenizer's ids
         {"truncate_prompt_tokens": 100, "prompt": "x" * 6400},
-        {"skip_special_tokens": False, "min_tokens": 1, "ignore_eos": True, "priority": -3, "length_penalty": 1.0},
+        {"skip_special_tokens": False, "min_tokens": 1, "ignore_eos": True, "priority": 0, "length_penalty": 1.0},
         {"suffix": "", "stream": False, "stop": [], "response_format": {"type": "text"}},
     ],
     ids=case_id,

@@ -1,7 +1,7 @@
 """Drive the real scheduler with a runner, checking every invariant on the way."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig, SkipBounds
+from octavo.core.scheduler_types import PolicySettings, PreemptionMode, SchedulerConfig, SkipBounds
 from octavo.core.speculation import Speculation
 from octavo.core.step import PendingStep
 from octavo.engine.intake import Intake
@@ -31,7 +31,8 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass
 class Harness:
-    """Scheduler and fake runner in a loop, the KV sanitizer between them; ``depth`` steps may be in flight."""
+    """Scheduler and fake runner in a loop, the KV sanitizer between them; ``depth`` steps may be in flight.
+    ``standing``: what the policy goes by, fields of EngineRequest, of the request of this number."""
 
     num_blocks: int = 24
     block_size: int = 4
@@ -48,6 +49,8 @@ class Harness:
     disk: FakeDisk = field(default_factory=FakeDisk)
     preemption_mode: PreemptionMode = "auto"
     head_skips: SkipBounds = field(default_factory=SkipBounds)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    standing: Callable[[int], Mapping[str, Any]] = lambda number: NOTHING
     pin_quota: float = 0.5
     eviction_policy: str = "lru"
     speculation: Speculation = field(default_factory=Speculation)
@@ -78,6 +81,7 @@ class Harness:
             max_prefix_wait_steps=self.max_prefix_wait_steps,
             preemption_mode=self.preemption_mode,
             head_skips=self.head_skips,
+            policy=self.policy,
         )
         self.kv = KVCacheManager(cache)
         self.kv.host.disk.load(self.disk.stored())
@@ -102,8 +106,9 @@ class Harness:
         """A request with ``n`` choices, each a sequence of its own. ``num_open``: tokens open to all, whatever the
         salt. ``kept``: pins and retention of EngineRequest."""
         sampling = SamplingParams(n=n, max_tokens=max_tokens, stop_token_ids=stop_ids, **params)  # type: ignore[arg-type]
+        more = {**self.standing(len(self.requests)), **kept}
         request = EngineRequest(
-            self._next_id(), prompt, sampling, 0.0, cache_salt=salt, num_open_tokens=num_open, **kept
+            self._next_id(), prompt, sampling, 0.0, cache_salt=salt, num_open_tokens=num_open, **more
         )
         return self._enter(request, frozenset())
 
@@ -117,7 +122,16 @@ class Harness:
         )
         sampling = SamplingParams(temperature=0.0, max_tokens=search.max_tokens)
         members = self._enter(
-            EngineRequest(self._next_id(), prompt, sampling, 0.0, cache_salt=salt, beam_search=beams), search.eos
+            EngineRequest(
+                self._next_id(),
+                prompt,
+                sampling,
+                0.0,
+                cache_salt=salt,
+                beam_search=beams,
+                **self.standing(len(self.requests)),
+            ),
+            search.eos,
         )
         self.searches.update(dict.fromkeys(members, search))
         return members
