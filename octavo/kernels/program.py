@@ -1,7 +1,9 @@
 """The operations of a step, kept by the native library to be run in one call (csrc/program.h), and their registers.
 
 A register stands for a tensor that exists when the program runs. Its memory goes to a later register as soon as nobody
-holds it any more: Python's reference counts are the analysis of what lives how long.
+holds it any more: Python's reference counts are the analysis of what lives how long. It only ever goes to one of the
+same shape: operations that treat each row alone are chained, a few rows at a time (csrc/row_chain.h), so that one may
+write a row while another still reads the next.
 """
 
 from collections import defaultdict
@@ -35,7 +37,7 @@ class NativeProgram:
         self._library.octavo_program_destroy(self._handle)
 
     def __len__(self) -> int:
-        """Operations so far."""
+        """Operations so far; what is recorded from now on is not chained to them."""
         return int(self._library.octavo_program_size(self._handle))
 
     @contextmanager

@@ -10,6 +10,7 @@ import torch
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.speculation import Speculation
 from octavo.core.step import NewRow
+from octavo.core.step_costs import StepCosts
 from octavo.runner import execution
 from octavo.runner.drafted_draws import FurtherTokens, drafted_draws
 from octavo.runner.row_sampling import RowSampling
@@ -76,6 +77,13 @@ class Known:
                 return
 
 
+class TypicalCosts(StepCosts):
+    """What is drafted does not depend on what else the machine does."""
+
+    def note(self, num_rows: int, seconds: float) -> None:
+        pass
+
+
 KINDS: list[dict[str, Any]] = [
     {"temperature": 0.0},
     {"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 1},
@@ -98,7 +106,9 @@ def test_answers_are_bitwise_the_same(backend: str, rows_at_once: int, tmp_path:
     monkeypatch.setattr(execution, "MAX_LOGITS", rows_at_once * RAND_VOCAB)
     driver = Driver(model, backend=backend, num_blocks=64, kv_sanitizer=True)
     known = [[*job.prompt, *answers[0].token_ids] for job, answers in zip(jobs, expected, strict=True)]
-    _speculate(driver, Speculation(5, lambda: Known(known)))
+    speculation = Speculation(5, lambda: Known(known))
+    speculation.costs = TypicalCosts()
+    _speculate(driver, speculation)
     assert all_bits(driver.run(jobs)) == all_bits(expected)
     assert all_bits(run_apart(driver, jobs)) == all_bits(expected)
     assert driver.stats.num_draft_tokens > driver.stats.num_accepted_tokens > 150

@@ -76,56 +76,53 @@ int32_t octavo_gather_rows(const float* table, int64_t table_rows, const int64_t
 }
 
 void octavo_norm(const float* x, const float* weight, float* out, int64_t num_rows, int64_t width, float eps) {
-    perform<&Kernels::norm>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<NormArgs> {
-        const int64_t rows = items_per_task(num_rows, width);
-        return {divide_up(num_rows, rows), {x, weight, out, num_rows, width, eps, rows}};
+    perform_rows<&Kernels::norm>(num_rows, width, [=](int64_t num_rows, int64_t rows_per_task, BadIndex&) -> NormArgs {
+        return {x, weight, out, num_rows, width, eps, rows_per_task};
     });
 }
 
 void octavo_norm_heads(float* qkv, const float* q_weight, const float* k_weight, int64_t num_rows,
                        const OctavoAttentionShape* given_shape, float eps) {
     const OctavoAttentionShape shape = *given_shape;
-    perform<&Kernels::norm_heads>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<NormHeadsArgs> {
-        const int64_t rows = items_per_task(num_rows, (shape.num_heads + shape.num_kv_heads) * shape.head_dim);
-        return {divide_up(num_rows, rows), {qkv, q_weight, k_weight, num_rows, shape, eps, rows}};
-    });
+    perform_rows<&Kernels::norm_heads>(
+        num_rows, (shape.num_heads + shape.num_kv_heads) * shape.head_dim,
+        [=](int64_t num_rows, int64_t rows_per_task, BadIndex&) -> NormHeadsArgs {
+            return {qkv, q_weight, k_weight, num_rows, shape, eps, rows_per_task};
+        });
 }
 
 int32_t octavo_rotate_and_write_kv(const float* qkv, const float* cos, const float* sin, int64_t rope_rows,
                                    const OctavoBatch* batch, const OctavoAttentionShape* given_shape, float* q) {
     const OctavoAttentionShape shape = *given_shape;
-    return perform<&Kernels::rotate_and_write_kv>(
-        batch->num_rows, [=](int64_t num_rows, BadIndex& bad_index) -> Tasks<RotateArgs> {
-            const int64_t rows = items_per_task(num_rows, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim);
-            return {divide_up(num_rows, rows), {qkv, cos, sin, rope_rows, *batch, shape, q, rows, &bad_index}};
+    return perform_rows<&Kernels::rotate_and_write_kv>(
+        batch->num_rows, (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim,
+        [=](int64_t, int64_t rows_per_task, BadIndex& bad_index) -> RotateArgs {
+            return {qkv, cos, sin, rope_rows, *batch, shape, q, rows_per_task, &bad_index};
         });
 }
 
 void octavo_argmax(const float* x, int64_t* out, int64_t num_rows, int64_t width, int64_t count) {
-    perform<&Kernels::argmax>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<ArgmaxArgs> {
-        const int64_t rows = items_per_task(num_rows, count);
-        return {divide_up(num_rows, rows), {x, out, num_rows, width, count, rows}};
+    perform_rows<&Kernels::argmax>(num_rows, count, [=](int64_t num_rows, int64_t rows_per_task, BadIndex&) -> ArgmaxArgs {
+        return {x, out, num_rows, width, count, rows_per_task};
     });
 }
 
 void octavo_gate(const float* x, float* out, int64_t num_rows, int64_t width, int32_t activation) {
-    perform<&Kernels::gate>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<GateArgs> {
-        const int64_t rows = items_per_task(num_rows, width * 4);
-        return {divide_up(num_rows, rows), {x, out, num_rows, width, activation, rows}};
+    perform_rows<&Kernels::gate>(num_rows, width * 4, [=](int64_t num_rows, int64_t rows_per_task, BadIndex&) -> GateArgs {
+        return {x, out, num_rows, width, activation, rows_per_task};
     });
 }
 
 void octavo_add(float* x, const float* y, int64_t num_rows, int64_t width) {
-    perform<&Kernels::add>(num_rows, [=](int64_t num_rows, BadIndex&) -> Tasks<AddArgs> {
-        const int64_t count = num_rows * width, elements = items_per_task(count, 1);
-        return {divide_up(count, elements), {x, y, count, elements}};
+    perform_rows<&Kernels::add>(num_rows, width, [=](int64_t num_rows, int64_t rows_per_task, BadIndex&) -> AddArgs {
+        return {x, y, num_rows, width, rows_per_task};
     });
 }
 
 OctavoProgram* octavo_program_create() { return reinterpret_cast<OctavoProgram*>(new Program); }
 void octavo_program_destroy(OctavoProgram* program) { delete reinterpret_cast<Program*>(program); }
 void octavo_record(OctavoProgram* program) { record(reinterpret_cast<Program*>(program)); }
-int64_t octavo_program_size(const OctavoProgram* program) { return reinterpret_cast<const Program*>(program)->size(); }
+int64_t octavo_program_size(OctavoProgram* program) { return reinterpret_cast<Program*>(program)->size(); }
 
 int64_t octavo_program_run(OctavoProgram* program, int64_t first, int64_t end, int64_t num_rows, int64_t num_head_rows) {
     return reinterpret_cast<Program*>(program)->run(first, end, num_rows, num_head_rows);

@@ -142,7 +142,8 @@ struct GateArgs {
 struct AddArgs {
     float* x;
     const float* y;
-    int64_t count, elements_per_task;
+    int64_t num_rows, width;
+    int64_t rows_per_task;
 };
 
 struct ArgmaxArgs {

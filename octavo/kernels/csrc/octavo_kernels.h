@@ -193,8 +193,9 @@ OCTAVO_API OctavoProgram* octavo_program_create();
 OCTAVO_API void octavo_program_destroy(OctavoProgram* program);
 // From now on the operations that this thread calls are added to the program instead of being run; null: run again.
 OCTAVO_API void octavo_record(OctavoProgram* program);
-// Operations so far.
-OCTAVO_API int64_t octavo_program_size(const OctavoProgram* program);
+// Operations so far. Those that treat each row alone and follow one another are one (row_chain.h), unless the size was
+// asked for between them.
+OCTAVO_API int64_t octavo_program_size(OctavoProgram* program);
 // Run operations first .. end - 1. Returns the number of one that met an index out of range, where it stopped, or -1.
 OCTAVO_API int64_t octavo_program_run(OctavoProgram* program, int64_t first, int64_t end, int64_t num_rows,
                                       int64_t num_head_rows);

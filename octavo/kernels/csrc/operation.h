@@ -64,10 +64,14 @@ constexpr int64_t kSerialWork = 16384;
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The fewest items that are worth a claim.
+inline int64_t fewest_items(int64_t work_per_item) {
+    return divide_up(kSerialWork, std::max<int64_t>(work_per_item, 1));
+}
+
 // Items for each task, so that tasks are worth a claim and every thread finds several.
 inline int64_t items_per_task(int64_t num_items, int64_t work_per_item) {
-    const int64_t worth_it = divide_up(kSerialWork, std::max<int64_t>(work_per_item, 1));
-    return std::max(worth_it, divide_up(num_items, int64_t{8} * pool().num_threads()));
+    return std::max(fewest_items(work_per_item), divide_up(num_items, int64_t{8} * pool().num_threads()));
 }
 
 }  // namespace octavo

@@ -34,10 +34,10 @@ void octavo_pack_quantized(const uint8_t* numbers, const uint8_t* scales, const 
 }
 
 void octavo_quantize_rows(const float* x, float* quantized, int32_t format, int64_t num_rows, int64_t in_features) {
-    perform<&Kernels::quantize_rows>(num_rows, [=](int64_t num_rows, std::atomic<bool>&) -> Tasks<QuantizeArgs> {
-        const int64_t rows = items_per_task(num_rows, in_features * 4);
-        return {divide_up(num_rows, rows), {x, quantized, format, num_rows, in_features, rows}};
-    });
+    perform_rows<&Kernels::quantize_rows>(
+        num_rows, in_features * 4, [=](int64_t num_rows, int64_t rows_per_task, std::atomic<bool>&) -> QuantizeArgs {
+            return {x, quantized, format, num_rows, in_features, rows_per_task};
+        });
 }
 
 void octavo_linear_quantized(const float* quantized, const uint8_t* packed, int32_t format, const float* bias, float* y,

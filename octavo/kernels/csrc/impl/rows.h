@@ -60,8 +60,8 @@ inline void gate(const GateArgs& a, int64_t task) {
 }
 
 inline void add_rows(const AddArgs& a, int64_t task) {
-    const int64_t end = smaller((task + 1) * a.elements_per_task, a.count);
-    for (int64_t i = task * a.elements_per_task; i < end; ++i) a.x[i] += a.y[i];
+    const int64_t end = smaller((task + 1) * a.rows_per_task, a.num_rows) * a.width;
+    for (int64_t i = task * a.rows_per_task * a.width; i < end; ++i) a.x[i] += a.y[i];
 }
 
 }  // namespace
