@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from octavo.core.errors import EngineDeadError as EngineDeadError
     from octavo.core.errors import InvalidRequestError as InvalidRequestError
     from octavo.core.errors import OctavoError as OctavoError
+    from octavo.core.errors import TimedOutError as TimedOutError
     from octavo.core.retention import Retention as Retention
     from octavo.core.sampling_params import SamplingParams as SamplingParams
     from octavo.engine_args import EngineArgs as EngineArgs
@@ -44,6 +45,7 @@ _EXPORTS = {
     "RequestOutput": "octavo.outputs",
     "Retention": "octavo.core.retention",
     "SamplingParams": "octavo.core.sampling_params",
+    "TimedOutError": "octavo.core.errors",
 }
 """Public name -> the module that holds it."""
 
@@ -62,6 +64,7 @@ __all__ = [
     "RequestOutput",
     "Retention",
     "SamplingParams",
+    "TimedOutError",
     "__version__",
 ]
 

@@ -26,25 +26,31 @@ def make_request(
     cache_salt: str | None,
     num_open_tokens: int,
     retention: Retention | None,
+    timeout: float | None = None,
 ) -> EngineRequest:
-    """``params`` None: the defaults, ``max_tokens`` shortened to the room left.
+    """``params`` None: the defaults, ``max_tokens`` shortened to the room left. ``timeout``: seconds from now on.
 
     Raises:
-        InvalidRequestError: params or a retention that are none.
+        InvalidRequestError: params, a retention or a timeout that are none.
     """
-    for name, value, kind in (("params", params, SamplingParams), ("retention", retention, Retention)):
-        given: Any = value
+    given: Any
+    for name, given, kind in (("params", params, SamplingParams), ("retention", retention, Retention)):
         if given is not None and not isinstance(given, kind):
             raise InvalidRequestError(f"{name} must be {kind.__name__}, got {given!r:.80}", name)
+    given = timeout
+    if given is not None and not (isinstance(given, int | float) and given > 0):
+        raise InvalidRequestError(f"timeout must be more than 0 seconds, got {given!r:.80}", "timeout")
+    now = time.time()
     return EngineRequest(
         request_id,
         token_ids,
         params or SamplingParams(),
-        time.time(),
+        now,
         clamp_max_tokens=params is None,
         cache_salt=cache_salt,
         num_open_tokens=num_open_tokens,
         retention=retention,
+        end_by=None if timeout is None else now + timeout,
     )
 
 

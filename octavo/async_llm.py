@@ -85,19 +85,22 @@ class AsyncLLM:
         cache_open_tokens: int = 0,
         retention: Retention | None = None,
         priority: int = 0,
+        timeout: float | None = None,  # noqa: ASYNC109  (ends it in the engine, not here)
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete one prompt, a text or token ids. Each output holds all that there is so far; the last one is
         ``finished``. Closing the iterator (``contextlib.aclosing``), or cancelling its task, aborts the request.
 
         ``params`` None: ``SamplingParams()`` with ``max_tokens`` shortened to the room there is. ``request_id``: the
         name that outputs carry; need not be unique. ``priority``: the lowest goes first, where the policy is that.
+        ``timeout``: seconds after which the request is ended.
 
         Raises:
             InvalidRequestError: it can never be served.
+            TimedOutError: it was not finished after ``timeout`` seconds.
             EngineDeadError: the engine process is gone.
         """
         text = prompt if isinstance(prompt, str) else None
-        request = await self._request(prompt, params, cache_salt, cache_open_tokens, retention)
+        request = await self._request(prompt, params, cache_salt, cache_open_tokens, retention, timeout)
         (request,) = with_priorities([request], priority)
         async with aclosing(self._outputs(request, text, request_id)) as outputs:
             async for output in outputs:
@@ -113,6 +116,7 @@ class AsyncLLM:
         cache_open_tokens: int | Literal["system"] = 0,
         retention: Retention | None = None,
         priority: int = 0,
+        timeout: float | None = None,  # noqa: ASYNC109  (ends it in the engine, not here)
         **template_options: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answer one conversation through the model's chat template; otherwise like ``generate``.
@@ -126,7 +130,7 @@ class AsyncLLM:
         num_open: int | str = cache_open_tokens
         if isinstance(num_open, str):  # "system"
             num_open = await self._in_thread(lambda it: num_system_tokens(it, messages, token_ids))
-        request = await self._request(token_ids, params, cache_salt, num_open, retention)
+        request = await self._request(token_ids, params, cache_salt, num_open, retention, timeout)
         (request,) = with_priorities([request], priority)
         async with aclosing(self._outputs(request, None, request_id)) as outputs:
             async for output in outputs:
@@ -140,6 +144,7 @@ class AsyncLLM:
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
         retention: Retention | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  (ends it in the engine, not here)
     ) -> BeamSearchOutput:
         """The ``params.beam_width`` best completions of one prompt, best first. Cancelling its task aborts it.
 
@@ -148,7 +153,7 @@ class AsyncLLM:
             EngineDeadError: the engine process is gone.
         """
         check_beam_params(params)
-        request = await self._request(prompt, SamplingParams(), cache_salt, cache_open_tokens, retention)
+        request = await self._request(prompt, SamplingParams(), cache_salt, cache_open_tokens, retention, timeout)
         output = await self._whole(replace(request, beam_search=params))
         return await self._in_thread(lambda it: beam_results(output, it))
 
@@ -223,6 +228,7 @@ class AsyncLLM:
         cache_salt: str | None,
         num_open_tokens: int,
         retention: Retention | None,
+        seconds: float | None = None,
     ) -> EngineRequest:
         """Once the model is there."""
         await self.start()
@@ -237,6 +243,7 @@ class AsyncLLM:
             cache_salt=cache_salt,
             num_open_tokens=num_open_tokens,
             retention=retention,
+            timeout=seconds,
         )
 
     async def _whole(self, request: EngineRequest) -> RequestOutput:

@@ -43,8 +43,9 @@ class LLM:
     """A model with its engine. Keyword arguments are those of ``EngineArgs``.
 
     Not to be used from several threads at once. Where a call takes ``cache_salt``, its prompts share cached tokens with
-    those of the same salt only, but for the first ``cache_open_tokens`` of each, which are shared with all; and
-    ``retention`` says how long the prefix cache keeps what the call leaves in it.
+    those of the same salt only, but for the first ``cache_open_tokens`` of each, which are shared with all;
+    ``retention`` says how long the prefix cache keeps what the call leaves in it; and after ``timeout`` seconds, where
+    it is given, what has not ended by then is ended between two steps, and the call raises a ``TimedOutError``.
 
     Raises:
         ConfigurationError: the model or the settings cannot work.
@@ -70,6 +71,7 @@ class LLM:
         cache_open_tokens: int = 0,
         retention: Retention | None = None,
         priority: int | Sequence[int] = 0,
+        timeout: float | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts, all together; answers come in the order of the prompts.
 
@@ -83,7 +85,8 @@ class LLM:
         listed = listed_prompts(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
-        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, [cache_open_tokens] * len(ids), retention)
+        each_params, open_tokens = _spread(params, len(ids)), [cache_open_tokens] * len(ids)
+        requests = self._requests(ids, each_params, cache_salt, open_tokens, retention, timeout)
         return self._run(texts, with_priorities(requests, priority))
 
     def beam_search(
@@ -94,6 +97,7 @@ class LLM:
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
         retention: Retention | None = None,
+        timeout: float | None = None,
     ) -> list[BeamSearchOutput]:
         """The ``params.beam_width`` best completions of each prompt, all searched together; answers come in the order
         of the prompts, the results of each best first.
@@ -104,7 +108,7 @@ class LLM:
         check_beam_params(params)
         ids = [self._encode(prompt) for prompt in listed_prompts(prompts)]
         sampling, open_tokens = [SamplingParams()] * len(ids), [cache_open_tokens] * len(ids)
-        requests = self._requests(ids, sampling, cache_salt, open_tokens, retention)
+        requests = self._requests(ids, sampling, cache_salt, open_tokens, retention, timeout)
         outputs = self._run([None] * len(ids), [replace(request, beam_search=params) for request in requests])
         return [beam_results(output, self._tokenizer) for output in outputs]
 
@@ -117,6 +121,7 @@ class LLM:
         cache_open_tokens: int | Literal["system"] = 0,
         retention: Retention | None = None,
         priority: int | Sequence[int] = 0,
+        timeout: float | None = None,
         **template_options: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template.
@@ -139,7 +144,7 @@ class LLM:
             num_system_tokens(self._tokenizer, talk, token_ids) if cache_open_tokens == "system" else cache_open_tokens
             for talk, token_ids in zip(conversations, ids, strict=True)
         ]
-        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens, retention)
+        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens, retention, timeout)
         return self._run([None] * len(ids), with_priorities(requests, priority))
 
     def stream(
@@ -151,6 +156,7 @@ class LLM:
         cache_salt: str | None = None,
         cache_open_tokens: int = 0,
         retention: Retention | None = None,
+        timeout: float | None = None,
     ) -> Iterator[OutputDelta]:
         """One request, delta by delta, as they come. Closing the iterator aborts it. Several streams may be read in
         turns, with calls of ``generate`` between: each step serves all of them.
@@ -158,7 +164,7 @@ class LLM:
         ``clamp_max_tokens``: shorten ``max_tokens`` to the room left instead of refusing.
         """
         token_ids = as_token_ids(prompt_token_ids)
-        (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens], retention)
+        (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens], retention, timeout)
         request = replace(request, clamp_max_tokens=clamp_max_tokens or params is None)
         request_id = request.request_id
         open_choices = request.num_choices
@@ -241,6 +247,7 @@ class LLM:
         cache_salt: str | None,
         open_tokens: Sequence[int],
         retention: Retention | None,
+        timeout: float | None = None,
     ) -> list[EngineRequest]:
         return [
             make_request(
@@ -250,6 +257,7 @@ class LLM:
                 cache_salt=cache_salt,
                 num_open_tokens=num_open,
                 retention=retention,
+                timeout=timeout,
             )
             for token_ids, param, num_open in zip(ids, params, open_tokens, strict=True)
         ]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 
-from octavo.core.errors import InvalidRequestError, OctavoError
+from octavo.core.errors import InvalidRequestError, OctavoError, TimedOutError
 from octavo.core.pin_types import PinReport
 from octavo.core.step import TokenLogprobs
 from octavo.engine.coalesce import join
@@ -96,10 +96,11 @@ class BeamSearchOutput:
 def raise_for(delta: OutputDelta) -> None:
     """
     Raises:
-        InvalidRequestError, OctavoError: the engine refused the request, or failed on it.
+        InvalidRequestError, TimedOutError, OctavoError: the engine refused the request, ended it by its time, or
+            failed on it.
     """
     if delta.error is None:
         return
     if delta.invalid_param is not None:
         raise InvalidRequestError(delta.error, delta.invalid_param or None)
-    raise OctavoError(delta.error)
+    raise TimedOutError(delta.error) if delta.timeout else OctavoError(delta.error)

@@ -23,6 +23,7 @@ from octavo import (
     RequestOutput,
     Retention,
     SamplingParams,
+    TimedOutError,
 )
 from tests.support.models import rand_model
 
@@ -47,6 +48,21 @@ async def outputs_of(
     llm: AsyncLLM, prompt: Any, params: SamplingParams | None = PARAMS, **more: Any
 ) -> list[RequestOutput]:
     return [output async for output in llm.generate(prompt, params, **more)]
+
+
+async def test_a_request_whose_time_is_over_raises_and_leaves_nothing(llm: AsyncLLM) -> None:
+    long = SamplingParams(n=2, max_tokens=900, ignore_eos=True)
+    ended, other = await asyncio.gather(
+        outputs_of(llm, PROMPTS[0], long, timeout=0.05), outputs_of(llm, PROMPTS[1]), return_exceptions=True
+    )
+    assert isinstance(ended, TimedOutError)
+    assert isinstance(other, list)
+    assert other[-1].finished
+    with pytest.raises(TimedOutError):
+        await llm.beam_search(PROMPTS[0], BeamSearchParams(2, 500, ignore_eos=True), timeout=0.01)
+    await outputs_of(llm, PROMPTS[1])  # its last news is of a later step
+    metrics = await llm.get_metrics()
+    assert (metrics.num_running, metrics.num_waiting, metrics.num_active_blocks) == (0, 0, 0)
 
 
 async def test_requests_side_by_side_have_the_answers_of_llm(llm: AsyncLLM, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo import LLM, InvalidRequestError, SamplingParams
+from octavo import LLM, BeamSearchParams, InvalidRequestError, SamplingParams, TimedOutError
 from tests.support.models import rand_model
 
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11])
@@ -58,3 +58,24 @@ def test_without_params_max_tokens_gives_way_to_the_room(llm: LLM) -> None:
     for given in (greedy(5), SamplingParams()):
         with pytest.raises(InvalidRequestError, match="for the output"):
             llm.generate(prompt, given)
+
+
+def test_a_call_whose_time_is_over_raises_and_leaves_nothing(llm: LLM) -> None:
+    params = SamplingParams(n=3, max_tokens=900, ignore_eos=True, seed=1)
+    with pytest.raises(TimedOutError, match=r"is not finished after .* may take 0.05 s"):
+        llm.generate(list(PROMPTS), params, timeout=0.05)
+    with pytest.raises(TimeoutError):
+        llm.beam_search(PROMPTS[0], BeamSearchParams(2, 500, ignore_eos=True), timeout=0.01)
+    stream = llm.stream(PROMPTS[0], greedy(900), timeout=0.2)
+    next(stream)
+    with pytest.raises(TimedOutError):
+        list(stream)
+    metrics = llm.get_metrics()
+    assert (metrics.num_running, metrics.num_waiting, metrics.num_active_blocks) == (0, 0, 0)
+    assert llm.generate(PROMPTS[0], greedy(3), timeout=60)[0].finished
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon"])
+def test_a_timeout_that_is_none_is_refused(llm: LLM, timeout: float) -> None:
+    with pytest.raises(InvalidRequestError, match="timeout must be more than 0 seconds"):
+        llm.generate(PROMPTS[0], timeout=timeout)

@@ -21,8 +21,18 @@ if TYPE_CHECKING:
 @setting("--allow-pins", is_flag=True, help="Let all requests pin prefixes in the cache.")
 @setting("--open-metrics", is_flag=True, help="Serve /metrics without the key.")
 @setting("--served-model-name", help="Name of the model in the API.  [default: MODEL as given]")
-@setting("--max-num-queued-reqs", type=click.IntRange(1), help="Requests that may wait; more are answered 429.")
-@setting("--max-num-queued-tokens", type=click.IntRange(1), help="Prompt tokens that may wait; more are answered 429.")
+@setting("--max-num-queued-reqs", type=click.IntRange(1), help="Choices of requests that may wait; more get 429.")
+@setting("--max-num-queued-tokens", type=click.IntRange(1), help="Prompt tokens that may wait; more get 429.")
+@setting(
+    "--max-queue-seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="How long a request may wait for its start; one that waits, or would wait, longer gets 429.",
+)
+@setting(
+    "--max-request-seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="How long a request may take in all; then it ends with an error (504).",
+)
 @setting(
     "--shutdown-timeout",
     type=click.FloatRange(0),

@@ -107,6 +107,8 @@ class _PlainRequest(msgspec.Struct, forbid_unknown_fields=True):
     beam_search: dict[str, Any] | None
     pins: list[dict[str, Any]]
     retention: dict[str, Any] | None
+    start_by: float | None
+    end_by: float | None
 
 
 def read_request(command: Add) -> EngineRequest:

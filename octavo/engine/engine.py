@@ -15,10 +15,11 @@ from octavo.core.scheduler_types import StepOutcome
 from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
 from octavo.core.timing import Timed, untimed
 from octavo.engine.choice import Choice
+from octavo.engine.deadlines import Deadlines
 from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.intake import Intake
 from octavo.engine.interface import EngineLimits, StartListener, nobody
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, Timeout
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +79,12 @@ class Engine:
         self._open: dict[str, list[Request]] = {}
         self._waiting: set[str] = set()
         """Open requests of which nothing has been scheduled yet."""
+        self._deadlines = Deadlines()
         self._pending: deque[_Issued] = deque()
         self._news = EngineOutputs()
         self._num_aborted = 0
         self._num_failed = 0
+        self._timed_out: dict[Timeout, int] = {}
         self._rejected: dict[str, int] = {}
         kv = parts.scheduler.kv.config
         self.limits = EngineLimits(
@@ -103,6 +106,7 @@ class Engine:
             return
         self._open[request.request_id] = sequences
         self._waiting.add(request.request_id)
+        self._deadlines.add(request)
         for sequence in sequences:
             self._choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
         self._scheduler.add(sequences[0], request.cache_salt, sequences[1:], request.num_open_tokens)
@@ -124,7 +128,10 @@ class Engine:
 
     def step(self, on_start: StartListener = nobody) -> EngineOutputs:
         """Plan as far ahead as allowed, then wait for the oldest step and report what it brought."""
-        self._scheduler.tell_time(self._clock())
+        now = self._clock()
+        self._scheduler.tell_time(now)
+        if self._deadlines.next_time <= now:
+            self._end_overdue(now)
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
             plan = self._schedule()
             if plan is None:
@@ -135,6 +142,18 @@ class Engine:
             self._land(self._pending.popleft())
         outputs, self._news = self._news, EngineOutputs()
         return outputs
+
+    def _end_overdue(self, now: float) -> None:
+        """End the requests whose time is over, wherever they stand, and tell their clients."""
+        for request, kind in self._deadlines.take_overdue(now):
+            if kind == "queue" and request.request_id not in self._waiting:
+                continue
+            self._timed_out[kind] = self._timed_out.get(kind, 0) + 1
+            error = _timeout_message(request, kind, now)
+            for sequence in list(self._open[request.request_id]):
+                self._scheduler.abort(sequence)
+                delta = self._close(sequence, Status.FAILED)
+                delta.error, delta.timeout = error, kind
 
     def _submit(self, plan: StepPlan, on_start: StartListener = nobody) -> None:
         now = self._clock()
@@ -212,6 +231,7 @@ class Engine:
             num_accepted_tokens=counters.num_accepted_tokens,
             aborted=self._num_aborted,
             failed=self._num_failed,
+            timed_out=dict(self._timed_out),
             rejected=dict(self._rejected),
             pins_refused=dict(pins.refusals),
         )
@@ -315,10 +335,13 @@ class Engine:
             self._news.token_intervals.append(now - choice.last_token)
         choice.last_token = now
 
-    def _close(self, sequence: Request) -> OutputDelta:
-        """A sequence has ended: its last delta, its times, and no trace of it."""
+    def _close(self, sequence: Request, told: Status | None = None) -> OutputDelta:
+        """A sequence has ended: its last delta, its times, and no trace of it. ``told``: the end that its client is
+        told, where it is another than the scheduler knows."""
         choice = self._choices.pop(sequence)
         delta = choice.take_delta()
+        if told is not None:
+            delta.finish_reason = choice.finish_reason = told.value
         self._news.deltas.append(delta)
         self._news.finished.append(choice.times(self._clock()))
         siblings = self._open[choice.request_id]
@@ -326,6 +349,7 @@ class Engine:
         if not siblings:
             del self._open[choice.request_id]
             self._waiting.discard(choice.request_id)
+            self._deadlines.remove(choice.request_id)
         return delta
 
     def _recover(self, error: Exception) -> None:
@@ -359,3 +383,12 @@ class Engine:
                 invalid_param=error.param or "",
             )
         )
+
+
+def _timeout_message(request: EngineRequest, kind: Timeout, now: float) -> str:
+    waited = now - request.arrival_time
+    if kind == "queue":
+        allowed = (request.start_by or now) - request.arrival_time
+        return f"it has waited {waited:.1f} s without being started and may wait {allowed:g} s"
+    allowed = (request.end_by or now) - request.arrival_time
+    return f"it is not finished after {waited:.1f} s and may take {allowed:g} s"

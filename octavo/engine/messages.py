@@ -1,12 +1,18 @@
 """What goes into the engine and comes out of it; msgspec carries the same values between processes."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
+
+Timeout = Literal["queue", "deadline"]
+"""Why a request was ended by time: it had not started by then, or not finished."""
+
+TIMEOUTS: tuple[Timeout, ...] = get_args(Timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +23,9 @@ class EngineRequest:
     the prompt, which are shared with all. ``beam_search``: search instead of drawing; its choices are the finished
     sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` counts then.
     ``priority``: the lowest goes first, where that is the policy.
-    ``pins``: heads of the prompt to keep in the cache; ``retention``: how long it keeps what the request leaves."""
+    ``pins``: heads of the prompt to keep in the cache; ``retention``: how long it keeps what the request leaves.
+    ``start_by``, ``end_by``: it is ended with an error if no step has computed any of it by then, or if it has not
+    finished; times as ``arrival_time``. None: no such bound."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -30,6 +38,8 @@ class EngineRequest:
     beam_search: BeamSearchParams | None = None
     pins: tuple[PinWish, ...] = ()
     retention: Retention | None = None
+    start_by: float | None = None
+    end_by: float | None = None
 
     @property
     def num_choices(self) -> int:
@@ -42,9 +52,9 @@ class OutputDelta:
 
     ``finish_reason`` is set exactly once, in a choice's last delta: "stop", "length", "abort" or "error" (then
     ``error`` says why, in one sentence; ``invalid_param`` is not None where the request was refused at the door,
-    ``""`` if no single field is to blame). ``prompt_logprobs`` comes with the first delta, one entry a prompt token,
-    the first None. ``cumulative_logprob``: of a beam search's sequence. ``pin_report``: once,
-    of a request that has asked for pins. ``text`` never holds part of a character or
+    ``""`` if no single field is to blame; ``timeout`` where its time was over). ``prompt_logprobs`` comes with the
+    first delta, one entry a prompt token, the first None. ``cumulative_logprob``: of a beam search's sequence.
+    ``pin_report``: once, of a request that has asked for pins. ``text`` never holds part of a character or
     of an undecided stop string.
     """
 
@@ -60,6 +70,7 @@ class OutputDelta:
     cumulative_logprob: float | None = None
     error: str | None = None
     invalid_param: str | None = None
+    timeout: Timeout | None = None
     pin_report: PinReport | None = None
 
 
@@ -81,7 +92,8 @@ class RequestTimes:
 
 @dataclass(slots=True)
 class EngineStats:
-    """One consistent snapshot of the engine, taken between steps. Counters count since start."""
+    """One consistent snapshot of the engine, taken between steps. Counters count since start. ``timed_out``: requests
+    ended by time."""
 
     num_running: int = 0
     num_waiting: int = 0
@@ -118,6 +130,7 @@ class EngineStats:
     num_accepted_tokens: int = 0
     aborted: int = 0
     failed: int = 0
+    timed_out: dict[Timeout, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
     pins_refused: dict[PinRefusal, int] = field(default_factory=dict)
 

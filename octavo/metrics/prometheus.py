@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from octavo.core.pin_types import PIN_REFUSALS
-from octavo.engine.messages import EngineOutputs, EngineStats, RequestTimes
+from octavo.engine.messages import TIMEOUTS, EngineOutputs, EngineStats, RequestTimes
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -171,6 +171,8 @@ class _SnapshotCollector(Collector):
         yield self._gauge("octavo:queued_requests", "Choices let in and not started.", num_requests)
         yield self._gauge("octavo:queued_tokens", "Their prompt tokens.", num_tokens)
         yield self._counter("octavo:steps", "Steps of the engine.", stats.num_steps)
+        timed_out = Counter[str]({bound: stats.timed_out.get(bound, 0) for bound in TIMEOUTS})
+        yield self._labelled("octavo:requests_timed_out", "Requests ended by their time.", "bound", timed_out)
         yield self._labelled("octavo:requests_rejected", "Refused requests.", "reason", self._metrics.rejected)
 
     def _pins(self, stats: EngineStats) -> Iterator[Metric]:

@@ -15,8 +15,10 @@ from octavo.server.context import check_model, server_state
 from octavo.server.errors import ApiError
 from octavo.server.generation import Generation, collect
 from octavo.server.prompts import Prompt, check_length, check_messages, encode_messages, encode_prompts, split_prompts
+from octavo.server.queue import Share
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
+from octavo.server.timing import Timing
 
 router = APIRouter(prefix="/admin")
 
@@ -41,7 +43,7 @@ async def create_pin(request: Request) -> Response:
     state.require_ready()
     fields = await read_request_body(request, PinRequest, state.settings.limits)
     check_model(state, fields.model)
-    with state.queue.enter(1, 0) as place:
+    with state.queue.enter(Share(1, 0)) as place:
         prompt = await _prompt(state, fields)
         place.settle(1, [len(prompt.token_ids)])
         generation = Generation(
@@ -49,6 +51,7 @@ async def create_pin(request: Request) -> Response:
             SamplingParams(temperature=0.0, max_tokens=1),
             clamp_max_tokens=False,
             place=place,
+            timing=Timing(time.time()),
             cache_salt=fields.cache_salt,
             num_open_tokens=fields.cache_open_tokens or 0,
             pins=[(PinWish(len(prompt.token_ids), fields.ttl, fields.priority),)],

@@ -31,8 +31,10 @@ from octavo.server.prompts import (
     message_text,
     template_options,
 )
+from octavo.server.queue import Share
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
+from octavo.server.timing import timing_of
 
 router = APIRouter()
 
@@ -67,7 +69,9 @@ async def create_chat_completion(request: Request) -> Response:
     role = role_of(request)
     messages, truncate = fields.messages or [], fields.truncate_prompt_tokens
     check_messages(state, messages)
-    with state.queue.enter(params.n, fewest_message_tokens(state, messages, truncate), "messages") as place:
+    timing = timing_of(request, fields, state.settings)
+    share = Share(params.n, fewest_message_tokens(state, messages, truncate))
+    with state.queue.enter(share, "messages", timing.patience) as place:
         prompt = await _prompt(state, fields)
         place.settle(params.n, [len(prompt.token_ids)])
         generation = Generation(
@@ -75,6 +79,7 @@ async def create_chat_completion(request: Request) -> Response:
             params,
             _max_tokens(fields) is None,
             place,
+            timing,
             priority=fields.priority or 0,
             cache_salt=fields.cache_salt,
             num_open_tokens=await _num_open_tokens(state, fields, prompt),

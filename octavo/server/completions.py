@@ -21,8 +21,10 @@ from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
 from octavo.server.prompts import Prompt, encode_prompts, fewest_tokens, in_text_thread, split_prompts
+from octavo.server.queue import Share
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
+from octavo.server.timing import timing_of
 
 router = APIRouter()
 
@@ -50,8 +52,10 @@ async def create_completion(request: Request) -> Response:
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
     retention = retention_of(fields, role)
+    timing = timing_of(request, fields, state.settings)
     items, truncate = split_prompts(state, fields.prompt, params.n), fields.truncate_prompt_tokens
-    with state.queue.enter(params.n * len(items), fewest_tokens(state, items, truncate)) as place:
+    share = Share(params.n * len(items), fewest_tokens(state, items, truncate))
+    with state.queue.enter(share, patience=timing.patience) as place:
         prompts = await encode_prompts(
             state, items, add_special_tokens=fields.add_special_tokens is not False, truncate=truncate
         )
@@ -63,6 +67,7 @@ async def create_completion(request: Request) -> Response:
             params,
             fields.max_tokens is None,
             place,
+            timing,
             priority=fields.priority or 0,
             cache_salt=fields.cache_salt,
             num_open_tokens=fields.cache_open_tokens or 0,

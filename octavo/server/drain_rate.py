@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from math import exp
 
+MEASURED_SECONDS = 1.0
+"""Of waiting, before a wait is predicted: requests that come to idle rows leave at once, which tells nothing."""
+
 MEMORY_SECONDS = 30.0
 """What is this long ago counts 1/e of what is now."""
 
@@ -38,6 +41,11 @@ class DrainRate:
         """The same of prompt tokens."""
         self._advance()
         return count * self._seconds / self._tokens if self._tokens else None
+
+    def predicted_wait(self, num_tokens: int) -> float | None:
+        """Seconds until so many prompt tokens have left; None: too little has been seen to tell."""
+        seconds = self.seconds_for_tokens(num_tokens)
+        return seconds if self._seconds >= MEASURED_SECONDS else None
 
     def _advance(self) -> None:
         now = self._clock()

@@ -10,12 +10,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from octavo.core.errors import EngineDeadError, InvalidRequestError, RefusedByEngineError
+from octavo.engine.messages import Timeout
 
 logger = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
-    """An answer that is not a result. ``retry_after``: seconds after which another try makes sense."""
+    """An answer that is not a result. ``retry_after``: seconds after which another try makes sense. ``is_final``: no
+    other try does, whatever clients think of the status."""
 
     def __init__(
         self,
@@ -25,6 +27,7 @@ class ApiError(Exception):
         code: str,
         param: str | None = None,
         retry_after: int | None = None,
+        is_final: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -32,6 +35,7 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after = retry_after
+        self.is_final = is_final
 
 
 class ClientGoneError(Exception):
@@ -48,6 +52,7 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
+    504: "timeout_error",
 }
 
 
@@ -58,6 +63,15 @@ def model_not_found(name: str) -> ApiError:
 
 def unavailable(message: str, retry_after: int = 5) -> ApiError:
     return ApiError(503, message, code="service_unavailable", retry_after=retry_after)
+
+
+def timed_out(kind: Timeout, message: str | None, retry_after: int) -> ApiError:
+    """A request that was ended by time. Waiting for too long is a queue that is too full, so it ends as that does; a
+    request whose own time is over has none left for another try."""
+    sentence = f"The request's time is over: {message}."
+    if kind == "queue":
+        return ApiError(429, sentence, code="queue_timeout", retry_after=retry_after)
+    return ApiError(504, sentence, code="deadline_exceeded", is_final=True)
 
 
 def engine_fault(message: str | None) -> ApiError:
@@ -85,6 +99,8 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 def error_response(error: ApiError) -> Response:
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    if error.is_final:
+        headers["X-Should-Retry"] = "false"  # OpenAI's clients repeat what ends with 504 by themselves
     if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         headers["Connection"] = "close"  # the rest of the body is not read
     content = msgspec.json.encode(error_body(error))

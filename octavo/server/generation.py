@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -16,10 +15,11 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
-from octavo.server.errors import engine_fault, unavailable
+from octavo.server.errors import engine_fault, timed_out, unavailable
 from octavo.server.prompts import Prompt
 from octavo.server.queue import Place
 from octavo.server.state import Phase, ServerState
+from octavo.server.timing import Timing
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class Generation:
     params: SamplingParams
     clamp_max_tokens: bool
     place: Place
+    timing: Timing
     priority: int = 0
     cache_salt: str | None = None
     num_open_tokens: int = 0
@@ -93,7 +94,7 @@ async def _run_one(
         request_id=uuid.uuid4().hex,
         prompt_token_ids=generation.prompts[prompt_index].token_ids,
         params=generation.params,
-        arrival_time=time.time(),
+        arrival_time=generation.timing.arrival,
         clamp_max_tokens=generation.clamp_max_tokens,
         priority=generation.priority,
         cache_salt=generation.cache_salt,
@@ -101,6 +102,8 @@ async def _run_one(
         beam_search=generation.beam_search,
         pins=generation.pins[prompt_index] if generation.pins else (),
         retention=generation.retention,
+        start_by=generation.timing.start_by,
+        end_by=generation.timing.end_by,
     )
     if state.settings.enable_log_requests:
         num_tokens = len(request.prompt_token_ids)
@@ -109,6 +112,8 @@ async def _run_one(
     on_start = partial(generation.place.start, prompt_index)
     async with aclosing(state.engine.generate(request, on_start)) as deltas:
         async for delta in deltas:
+            if delta.timeout is not None:
+                raise timed_out(delta.timeout, delta.error, state.queue.retry_after)
             if delta.finish_reason == "error":
                 raise engine_fault(delta.error)
             if delta.finish_reason == "abort" and state.phase is not Phase.READY:

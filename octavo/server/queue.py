@@ -25,6 +25,13 @@ class Share(NamedTuple):
     num_tokens: int
 
 
+class Terms(NamedTuple):
+    """What is asked for: see ``Queue.enter``."""
+
+    param: str
+    patience: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
     """None: no bound."""
@@ -43,19 +50,25 @@ class Queue:
         self.num_requests = 0
         self.num_tokens = 0
 
-    def enter(self, num_requests: int, num_tokens: int, param: str = "prompt") -> "Place":
-        """Join with ``num_requests`` choices and at least ``num_tokens`` prompt tokens, from field ``param``.
+    def enter(self, share: Share, param: str = "prompt", patience: float | None = None) -> "Place":
+        """Join with so many choices and, for now, the fewest tokens that the prompts can have.
+
+        ``param``: the field that they come from. ``patience``: seconds in which the first token is wanted, if any.
 
         Raises:
-            ApiError: 429 where a bound is met.
+            ApiError: 429 where a bound is met, or ``patience`` would be too short.
             InvalidRequestError: it is larger than a bound, and would be refused at any time.
         """
-        share = Share(num_requests, num_tokens)
-        self.check(share, param)
-        return Place(self, share, param)
+        terms = Terms(param, patience)
+        self.check(share, terms)
+        return Place(self, share, terms)
 
-    def check(self, share: Share, param: str) -> None:
+    def check(self, share: Share, terms: Terms) -> None:
         """May ``share`` more join? Raises as ``enter``."""
+        self._check_room(share, terms.param)
+        self._check_wait(share, terms.patience)
+
+    def _check_room(self, share: Share, param: str) -> None:
         bounds, rate = self._bounds, self._rate
         if bounds.max_requests is not None:
             excess = self.num_requests + share.num_requests - bounds.max_requests
@@ -71,6 +84,25 @@ class Queue:
             if excess > 0:
                 state = f"{self.num_tokens} prompt tokens are queued; the limit is {bounds.max_tokens}."
                 raise self._full(state, rate.seconds_for_tokens(excess))
+
+    def _check_wait(self, share: Share, patience: float | None) -> None:
+        if patience is None or not self.num_requests:
+            return
+        wait = self._rate.predicted_wait(self.num_tokens + share.num_tokens)
+        if wait is not None and wait > patience:
+            self._count_refused("queue_slow")
+            raise ApiError(
+                429,
+                f"{self.num_tokens} prompt tokens are queued before this request; by what is computed a second its "
+                f"first token would come after {wait:.1f} s, but it may take {patience:g} s.",
+                code="queue_slow",
+                retry_after=whole_seconds(wait - patience),
+            )
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds until what waits now has left."""
+        return whole_seconds(self._rate.seconds_for_tokens(self.num_tokens))
 
     def _full(self, message: str, seconds: float | None) -> ApiError:
         self._count_refused("queue_full")
@@ -102,9 +134,9 @@ class Place:
     """What one HTTP request has in the queue, prompt by prompt. As a context it is left when something fails inside;
     whoever runs the request says when it starts, and leaves at its end."""
 
-    def __init__(self, queue: Queue, share: Share, param: str) -> None:
+    def __init__(self, queue: Queue, share: Share, terms: Terms) -> None:
         self._queue = queue
-        self._param = param
+        self._terms = terms
         self._shares = {0: share}
         queue.join(share)
 
@@ -115,7 +147,7 @@ class Place:
             ApiError, InvalidRequestError: as ``Queue.enter``; the place is lost then.
         """
         self.leave()
-        self._queue.check(Share(num_choices * len(lengths), sum(lengths)), self._param)
+        self._queue.check(Share(num_choices * len(lengths), sum(lengths)), self._terms)
         self._shares = {index: Share(num_choices, length) for index, length in enumerate(lengths)}
         for share in self._shares.values():
             self._queue.join(share)

@@ -18,6 +18,7 @@ class ServerSettings:
 
     ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
     requests, each choice of one, and their prompt tokens that have not started (spec D24); None is no bound.
+    ``max_queue_seconds``, ``max_request_seconds``: how long a request may wait for its start, and take in all.
     ``enable_log_requests`` logs ids and counts, never text.
     """
 
@@ -29,6 +30,8 @@ class ServerSettings:
     shutdown_timeout: float = 30.0
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    max_queue_seconds: float | None = None
+    max_request_seconds: float | None = None
     log_stats: bool = True
     enable_log_requests: bool = False
     limits: ServerLimits = field(default_factory=ServerLimits)
@@ -48,6 +51,10 @@ class ServerSettings:
         if self.admin_key == "" or "" in self.pin_keys:
             what = "admin key" if self.admin_key == "" else "key of --pin-key"
             raise ConfigurationError(f"the {what} is empty; give one, or leave it out")
+        for name in ("max_queue_seconds", "max_request_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise ConfigurationError(f"{name} must be more than 0 seconds, got {seconds:g}")
         if not self.shutdown_timeout >= 0:  # NaN compares false
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 

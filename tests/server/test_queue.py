@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from octavo.core.errors import InvalidRequestError
 from octavo.server.errors import ApiError
-from octavo.server.queue import Place, Queue, QueueBounds
+from octavo.server.queue import Place, Queue, QueueBounds, Share
 
 
 class Clock:
@@ -28,49 +28,49 @@ def make(max_requests: int | None = None, max_tokens: int | None = None) -> tupl
 
 def refusal(queue: Queue, num_requests: int, num_tokens: int) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        queue.enter(num_requests, num_tokens)
+        queue.enter(Share(num_requests, num_tokens))
     return caught.value
 
 
 def test_a_full_queue_says_its_bound_and_is_counted() -> None:
     queue, _, refused = make(max_requests=3)
-    queue.enter(2, 10)
+    queue.enter(Share(2, 10))
     error = refusal(queue, 2, 10)
     assert (error.status, error.code, error.retry_after) == (429, "queue_full", 1)
     assert error.message == "2 requests are queued; the limit is 3."
     assert refused == ["queue_full"]
-    queue.enter(1, 10)  # a smaller one still has room
+    queue.enter(Share(1, 10))  # a smaller one still has room
     assert (queue.num_requests, queue.num_tokens) == (3, 20)
 
 
 def test_tokens_are_bounded_by_the_least_there_can_be_and_then_exactly() -> None:
     queue, _, refused = make(max_tokens=100)
-    first, second = queue.enter(1, 10), queue.enter(1, 10)
+    first, second = queue.enter(Share(1, 10)), queue.enter(Share(1, 10))
     first.settle(1, [70])
     with pytest.raises(ApiError) as caught:
         second.settle(1, [31])
     assert caught.value.message == "70 prompt tokens are queued; the limit is 100."
     assert (queue.num_requests, queue.num_tokens, refused) == (1, 70, ["queue_full"])
     assert refusal(queue, 1, 31).status == 429  # before it is tokenized
-    queue.enter(1, 1).settle(1, [30])
+    queue.enter(Share(1, 1)).settle(1, [30])
 
 
 @pytest.mark.parametrize(("shape", "param"), [((4, 1), "n"), ((1, 101), "messages")])
 def test_what_is_larger_than_a_bound_is_refused_for_good(shape: tuple[int, int], param: str) -> None:
     queue, _, _ = make(3, 100)
     with pytest.raises(InvalidRequestError, match=r"more than may ever wait: (3|100)") as caught:
-        queue.enter(*shape, "messages")
+        queue.enter(Share(*shape), "messages")
     assert caught.value.param == param
     with pytest.raises(InvalidRequestError):
-        queue.enter(1, 1, "messages").settle(shape[0], [shape[1]])
+        queue.enter(Share(1, 1), "messages").settle(shape[0], [shape[1]])
     assert (queue.num_requests, queue.num_tokens) == (0, 0)
 
 
 def test_a_failure_inside_gives_the_place_back() -> None:
     queue, _, _ = make(1)
-    with pytest.raises(RuntimeError), queue.enter(1, 5):
+    with pytest.raises(RuntimeError), queue.enter(Share(1, 5)):
         raise RuntimeError("the tokenizer failed")
-    with queue.enter(1, 5) as kept:
+    with queue.enter(Share(1, 5)) as kept:
         pass
     assert queue.num_requests == 1
     kept.leave()
@@ -80,7 +80,7 @@ def test_a_failure_inside_gives_the_place_back() -> None:
 
 def drain(queue: Queue, clock: Clock, seconds: float, lengths: Sequence[int]) -> None:
     """One of these prompts is started every ``seconds``, with others behind."""
-    places = [queue.enter(1, length) for length in lengths]
+    places = [queue.enter(Share(1, length)) for length in lengths]
     for place in places:
         clock.now += seconds
         place.start(0)
@@ -89,7 +89,7 @@ def drain(queue: Queue, clock: Clock, seconds: float, lengths: Sequence[int]) ->
 def test_retry_after_is_what_the_queue_needs_to_have_room() -> None:
     queue, clock, _ = make(max_tokens=1000)
     drain(queue, clock, 2.0, [100] * 10)  # 50 tokens a second
-    queue.enter(1, 900)
+    queue.enter(Share(1, 900))
     assert refusal(queue, 1, 300).retry_after == 4  # 200 too many
     assert refusal(queue, 1, 105).retry_after == 1  # at least
     clock.now += 600.0
@@ -99,7 +99,7 @@ def test_retry_after_is_what_the_queue_needs_to_have_room() -> None:
 def test_retry_after_by_requests() -> None:
     queue, clock, _ = make(max_requests=10)
     drain(queue, clock, 5.0, [7] * 10)
-    places = [queue.enter(1, 1000) for _ in range(10)]
+    places = [queue.enter(Share(1, 1000)) for _ in range(10)]
     assert refusal(queue, 3, 5).retry_after == 14  # 3 too many, and what was just started counts most
     places[0].end(0)  # aborted: has not been served
     assert refusal(queue, 3, 5).retry_after == 10
@@ -109,8 +109,41 @@ def test_idle_time_does_not_slow_the_rate() -> None:
     queue, clock, _ = make(max_requests=1)
     drain(queue, clock, 4.0, [10])
     clock.now += 20.0
-    queue.enter(1, 1)
+    queue.enter(Share(1, 1))
     assert refusal(queue, 1, 1).retry_after == 4
+
+
+def test_a_wait_is_predicted_from_what_is_queued() -> None:
+    queue, clock, refused = make()
+    drain(queue, clock, 2.0, [100] * 20)  # 50 tokens a second
+    queue.enter(Share(1, 400))
+    with pytest.raises(ApiError) as caught:
+        queue.enter(Share(1, 100), patience=6.0)
+    assert (caught.value.status, caught.value.code, refused) == (429, "queue_slow", ["queue_slow"])
+    assert caught.value.message.startswith("400 prompt tokens are queued before this request; by what is computed")
+    assert caught.value.retry_after in (3, 4)  # from 9 or 10 s down to 6
+    late = queue.enter(Share(1, 10), patience=10.0)
+    with pytest.raises(ApiError, match="may take 10 s"):
+        late.settle(1, [400])  # longer than it could have been known to be
+    assert queue.num_requests == 1
+    queue.enter(Share(1, 400))  # who says nothing of time may wait
+
+
+def test_nothing_is_predicted_from_too_little() -> None:
+    queue, clock, _ = make()
+    queue.enter(Share(1, 10**6), patience=0.001)  # nothing waits, and nothing has been seen
+    queue.enter(Share(1, 10), patience=0.001).leave()
+    drain(queue, clock, 0.001, [10] * 100)
+    queue.enter(Share(1, 10), patience=0.001)
+    assert queue.retry_after == 60  # a million tokens
+
+
+def test_what_is_long_ago_predicts_nothing() -> None:
+    queue, clock, _ = make()
+    drain(queue, clock, 10.0, [10] * 5)
+    clock.now += 200.0
+    queue.enter(Share(1, 1000))
+    queue.enter(Share(1, 1000), patience=0.1)
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(1, 40), min_size=1, max_size=3)), max_size=40))
@@ -120,7 +153,7 @@ def test_no_burst_passes_a_bound(burst: list[tuple[int, list[int]]]) -> None:
     entered: list[tuple[Place, int, list[int]]] = []
     for n, lengths in burst:
         try:
-            entered.append((queue.enter(n * len(lengths), sum(lengths) // 4), n, lengths))
+            entered.append((queue.enter(Share(n * len(lengths), sum(lengths) // 4)), n, lengths))
         except (ApiError, InvalidRequestError):
             continue
     settled: list[Place] = []
@@ -150,7 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(target=places, n=st.integers(1, 5), fewest=st.integers(0, 80))
     def enter(self, n: int, fewest: int) -> Any:
         try:
-            place = self.queue.enter(n, fewest)
+            place = self.queue.enter(Share(n, fewest))
         except ApiError:
             return multiple()
         self.waiting[place, 0] = (n, fewest)

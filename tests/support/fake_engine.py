@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from octavo.core.errors import ConfigurationError
 from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
+from octavo.engine.deadlines import Deadlines
 from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from tests.support.byte_tokenizer import EOS
@@ -73,6 +74,7 @@ class FakeEngine:
         self._waiting: list[_Choice] = []
         self._running: list[_Choice] = []
         self._outputs = EngineOutputs()
+        self._deadlines = Deadlines()
         self._stats = EngineStats(num_blocks=4 * options.max_model_len // 16, block_size=16)
 
     def add_request(self, request: EngineRequest) -> None:
@@ -89,6 +91,7 @@ class FakeEngine:
         prompt = bytes(i for i in request.prompt_token_ids if i < 256).decode(errors="replace")
         for index in range(request.params.n):
             self._waiting.append(_Choice(request, index, min(wanted or room, room), prompt))
+        self._deadlines.add(request)
 
     def abort(self, request_id: str) -> None:
         for queue in (self._waiting, self._running):
@@ -96,6 +99,18 @@ class FakeEngine:
                 queue.remove(choice)
                 self._stats.aborted += 1
                 self._end(choice, OutputDelta(request_id, choice.index), "abort")
+
+    def _end_overdue(self) -> None:
+        for request, kind in self._deadlines.take_overdue(time.time()):
+            waits = request in [choice.request for choice in self._waiting]
+            if not waits and kind == "queue":
+                continue
+            self._stats.timed_out[kind] = self._stats.timed_out.get(kind, 0) + 1
+            for choice in [*self._waiting, *self._running]:
+                if choice.request is request:
+                    (self._waiting if choice in self._waiting else self._running).remove(choice)
+                    delta = OutputDelta(request.request_id, choice.index, error="it took too long", timeout=kind)
+                    self._end(choice, delta, "error")
 
     def has_work(self) -> bool:
         return bool(self._waiting or self._running)
@@ -110,6 +125,7 @@ class FakeEngine:
         return False
 
     def step(self, on_start: StartListener = nobody) -> EngineOutputs:
+        self._end_overdue()
         started: list[str] = []
         while self._waiting and len(self._running) < self._options.max_num_seqs:
             choice = self._waiting.pop(0)
@@ -191,6 +207,8 @@ class FakeEngine:
     def _end(self, choice: _Choice, delta: OutputDelta, reason: str) -> None:
         delta.finish_reason = reason
         self._outputs.deltas.append(delta)
+        if not any(choice.request is other.request for other in [*self._waiting, *self._running] if other != choice):
+            self._deadlines.remove(choice.request.request_id)
         if choice in self._running:
             self._running.remove(choice)
         self._outputs.finished.append(

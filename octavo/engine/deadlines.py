@@ -1,0 +1,56 @@
+"""When open requests have to have started, and to have ended."""
+
+import heapq
+from math import inf
+from typing import NamedTuple
+
+from octavo.engine.messages import EngineRequest, Timeout
+
+
+class _Bound(NamedTuple):
+    time: float
+    request_id: str
+    kind: Timeout
+
+
+class Deadlines:
+    """The bounds of open requests, the next one known at once. Those of requests that have ended are left where they
+    are until their time comes, or until they are most of what is kept."""
+
+    def __init__(self) -> None:
+        self._heap: list[_Bound] = []
+        self._requests: dict[str, EngineRequest] = {}
+
+    @property
+    def next_time(self) -> float:
+        """Nothing is overdue before it; infinite where there are no bounds."""
+        return self._heap[0].time if self._heap else inf
+
+    def add(self, request: EngineRequest) -> None:
+        bounds = _bounds_of(request)
+        if bounds:
+            self._requests[request.request_id] = request
+            for bound in bounds:
+                heapq.heappush(self._heap, bound)
+
+    def remove(self, request_id: str) -> None:
+        """The request has ended."""
+        self._requests.pop(request_id, None)
+        if len(self._heap) > 64 + 4 * len(self._requests):
+            self._heap = [bound for request in self._requests.values() for bound in _bounds_of(request)]
+            heapq.heapify(self._heap)
+
+    def take_overdue(self, now: float) -> list[tuple[EngineRequest, Timeout]]:
+        """Open requests with a bound before ``now``, the earliest first; each bound is told once."""
+        overdue: list[tuple[EngineRequest, Timeout]] = []
+        while self._heap and self._heap[0].time <= now:
+            bound = heapq.heappop(self._heap)
+            request = self._requests.get(bound.request_id)
+            if request is not None and bound in _bounds_of(request):  # else of an earlier one with this id
+                overdue.append((request, bound.kind))
+        return overdue
+
+
+def _bounds_of(request: EngineRequest) -> list[_Bound]:
+    times: tuple[tuple[float | None, Timeout], ...] = ((request.start_by, "queue"), (request.end_by, "deadline"))
+    return [_Bound(time, request.request_id, kind) for time, kind in times if time is not None]

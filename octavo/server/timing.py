@@ -1,0 +1,73 @@
+"""How long a request may take: what its client said, in headers or fields, and what the server allows.
+
+``X-SLO-TTFT-Ms`` is what inference gateways send (Kubernetes' Gateway API inference extension, llm-d).
+"""
+
+import time
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from octavo.core.errors import InvalidRequestError
+from octavo.server.sampling import SamplingFields
+from octavo.server.settings import ServerSettings
+
+TTFT_HEADER = "x-slo-ttft-ms"
+TIMEOUT_HEADER = "x-request-timeout-ms"
+MOST_MS = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``arrival``: ``time.time()``. From then on a request may wait ``patience`` seconds for its start, and take
+    ``seconds`` in all; None: for ever."""
+
+    arrival: float
+    patience: float | None = None
+    seconds: float | None = None
+
+    @property
+    def start_by(self) -> float | None:
+        return None if self.patience is None else self.arrival + self.patience
+
+    @property
+    def end_by(self) -> float | None:
+        return None if self.seconds is None else self.arrival + self.seconds
+
+
+def timing_of(request: Request, fields: SamplingFields, settings: ServerSettings) -> Timing:
+    """The strictest of header, field and setting counts.
+
+    Raises:
+        InvalidRequestError: a time that is none.
+    """
+    patience = [_header(request, TTFT_HEADER), _milliseconds(fields.slo_ttft_ms, "slo_ttft_ms")]
+    seconds = [_header(request, TIMEOUT_HEADER), _milliseconds(fields.request_timeout_ms, "request_timeout_ms")]
+    return Timing(
+        time.time(),
+        _strictest(*patience, settings.max_queue_seconds),
+        _strictest(*seconds, settings.max_request_seconds),
+    )
+
+
+def _strictest(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)
+
+
+def _header(request: Request, name: str) -> float | None:
+    text = request.headers.get(name)
+    if text is None:
+        return None
+    try:
+        return _milliseconds(float(text), name)
+    except ValueError:
+        raise InvalidRequestError(f"{name} must be a number of milliseconds, got {text[:80]!r}.", name) from None
+
+
+def _milliseconds(value: float | None, name: str) -> float | None:
+    """In seconds."""
+    if value is None:
+        return None
+    if not 0 < value <= MOST_MS:  # NaN compares false
+        raise InvalidRequestError(f"{name} must be above 0 and at most {MOST_MS:g} milliseconds, got {value:g}.", name)
+    return value / 1000

@@ -1,0 +1,162 @@
+"""How long requests may take, over HTTP: headers, fields, settings, and what their clients are told."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.fake_server import ServerProcess, running_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """One place, 20 tokens a second."""
+    with running_server({"step_seconds": 0.05, "max_num_seqs": 1}) as running:
+        yield running.wait_ready()
+
+
+@pytest.fixture(autouse=True)
+def everything_comes_back(server: ServerProcess) -> Iterator[None]:
+    yield
+    for gauge in ("octavo:queued_requests", "octavo:queued_tokens", "vllm:num_requests_running"):
+        deadline = time.monotonic() + 10.0
+        while server.metric(gauge):
+            assert time.monotonic() < deadline, gauge
+            time.sleep(0.01)
+    assert server.metric("vllm:num_requests_waiting") == 0
+
+
+def post(server: ServerProcess, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    with server.client(**(headers or {})) as client:
+        return client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1} | fields)
+
+
+@contextmanager
+def busy(server: ServerProcess) -> Iterator[None]:
+    body = {"prompt": "x", "max_tokens": 500, "stream": True}
+    with server.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        yield
+
+
+LATE = [({"X-Request-Timeout-Ms": "300"}, {}), ({}, {"request_timeout_ms": 300})]
+
+
+@pytest.mark.parametrize(("headers", "fields"), LATE)
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_deadline_while_it_runs(
+    server: ServerProcess, headers: dict[str, str], fields: dict[str, int], n: int
+) -> None:
+    before = server.metric("octavo:requests_timed_out_total", bound="deadline")
+    answer = post(server, headers, max_tokens=200, n=n, **fields)
+    assert answer.status_code == 504
+    assert answer.headers["X-Should-Retry"] == "false"
+    assert answer.json()["error"] == {
+        "message": "The request's time is over: it took too long.",
+        "type": "timeout_error",
+        "param": None,
+        "code": "deadline_exceeded",
+    }
+    assert server.metric("octavo:requests_timed_out_total", bound="deadline") == before + 1
+
+
+def test_a_deadline_in_a_stream_is_an_error_event_and_no_done(server: ServerProcess) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "request_timeout_ms": 400}
+    with server.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200
+        events = [line for line in response.iter_lines() if line]
+    assert len(events) > 3
+    assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_deadline_while_it_waits(server: ServerProcess, stream: bool) -> None:
+    with busy(server):
+        answer = post(server, request_timeout_ms=200, stream=stream)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("headers", "fields"), [({"X-SLO-TTFT-Ms": "200"}, {}), ({}, {"slo_ttft_ms": 200})])
+def test_one_that_waits_too_long(
+    server: ServerProcess, stream: bool, headers: dict[str, str], fields: dict[str, int]
+) -> None:
+    with busy(server):
+        answer = post(server, headers, stream=stream, **fields)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_timeout")
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
+
+
+def test_started_in_time_is_not_ended(server: ServerProcess) -> None:
+    answer = post(server, slo_ttft_ms=300, max_tokens=20)
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 20
+
+
+def test_the_stricter_counts(server: ServerProcess) -> None:
+    start = time.monotonic()
+    assert post(server, {"X-Request-Timeout-Ms": "200"}, request_timeout_ms=60000, max_tokens=300).status_code == 504
+    assert post(server, {"X-Request-Timeout-Ms": "60000"}, request_timeout_ms=200, max_tokens=300).status_code == 504
+    assert time.monotonic() - start < 5.0
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "1e400", "soon", ""])
+@pytest.mark.parametrize("name", ["x-slo-ttft-ms", "x-request-timeout-ms"])
+def test_headers_that_are_no_times(server: ServerProcess, name: str, value: str) -> None:
+    answer = post(server, {name: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e300, "soon", True, []])
+@pytest.mark.parametrize("name", ["slo_ttft_ms", "request_timeout_ms"])
+def test_fields_that_are_no_times(server: ServerProcess, name: str, value: Any) -> None:
+    answer = post(server, **{name: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == name
+
+
+def test_openai_clients_do_not_repeat_what_had_its_time(server: ServerProcess) -> None:
+    before = server.metric("octavo:requests_timed_out_total", bound="deadline")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=3)
+    with client, pytest.raises(openai.InternalServerError, match="time is over"):
+        client.completions.create(model="fake", prompt="x", max_tokens=300, extra_body={"request_timeout_ms": 100})
+    assert server.metric("octavo:requests_timed_out_total", bound="deadline") == before + 1
+
+
+def test_the_servers_own_times() -> None:
+    times = {"max_queue_seconds": 0.4, "max_request_seconds": 3.0}
+    with running_server({"step_seconds": 0.05, "max_num_seqs": 1}, **times) as server:
+        server.wait_ready()
+        with busy(server):
+            waited = post(server)
+        assert (waited.status_code, waited.json()["error"]["code"]) == (429, "queue_timeout")
+        assert post(server, max_tokens=300).status_code == 504
+        assert post(server, max_tokens=300, request_timeout_ms=60000).status_code == 504  # no more than the server's
+
+
+def test_what_could_not_start_in_time_is_refused_at_once() -> None:
+    """Requests of half a second each leave the queue; behind four of them a new one waits two seconds."""
+    with running_server({"step_seconds": 0.05, "max_num_seqs": 1}) as server, ThreadPoolExecutor(8) as pool:
+        server.wait_ready()
+        prompt = [120] * 10
+        first = [pool.submit(post, server, prompt=prompt, max_tokens=10) for _ in range(8)]
+        deadline = time.monotonic() + 10.0
+        while server.metric("octavo:queued_requests") != 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        start = time.monotonic()
+        answer = post(server, prompt=prompt, slo_ttft_ms=400)
+        assert time.monotonic() - start < 0.4
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_slow")
+        assert "its first token would come after" in answer.json()["error"]["message"]
+        assert server.metric("octavo:requests_rejected_total", reason="queue_slow") == 1
+        assert post(server, prompt=prompt, slo_ttft_ms=30000).status_code == 200
+        assert [each.result().status_code for each in first] == [200] * 8
