@@ -17,7 +17,6 @@ from octavo.asking import (
     make_request,
     pin_made,
     whole_prompt_wish,
-    with_priorities,
 )
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.pin_types import PinInfo
@@ -101,7 +100,7 @@ class AsyncLLM:
         """
         text = prompt if isinstance(prompt, str) else None
         request = await self._request(prompt, params, cache_salt, cache_open_tokens, retention, timeout)
-        (request,) = with_priorities([request], priority)
+        request = replace(request, priority=priority)
         async with aclosing(self._outputs(request, text, request_id)) as outputs:
             async for output in outputs:
                 yield output
@@ -131,7 +130,7 @@ class AsyncLLM:
         if isinstance(num_open, str):  # "system"
             num_open = await self._in_thread(lambda it: num_system_tokens(it, messages, token_ids))
         request = await self._request(token_ids, params, cache_salt, num_open, retention, timeout)
-        (request,) = with_priorities([request], priority)
+        request = replace(request, priority=priority)
         async with aclosing(self._outputs(request, None, request_id)) as outputs:
             async for output in outputs:
                 yield output

@@ -90,11 +90,11 @@ class EngineArgs:
     outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``pin_quota``: share of the pool that pins may
     hold. ``max_head_skips`` later requests may pass one that does not fit, for ``max_head_skip_steps`` steps or
     ``max_head_skip_seconds`` at most. ``scheduling_policy``: who of those that wait goes next; under "priority" a
-    request counts as one level better after each ``priority_aging_seconds``. ``speculation`` "ngram": draft tokens
-    where a text repeats itself, at most ``num_speculative_tokens`` of a sequence in a step. ``kv_sanitizer``: check
-    every step against a shadow of the KV memory (None: what OCTAVO_KV_SANITIZER says, else not). Every value is of its
-    field's type, or refused: nothing is guessed (``settings.read_settings`` knows the other names and forms that users
-    may give).
+    request counts as one level better after each ``priority_aging_seconds``, under "fair" a tenant's tokens count at
+    the ``fair_*_weight``s of prompts and answers. ``speculation`` "ngram": draft tokens where a text repeats itself, at
+    most ``num_speculative_tokens`` of a sequence in a step. ``kv_sanitizer``: check every step against a shadow of the
+    KV memory (None: what OCTAVO_KV_SANITIZER says, else not). Every value is of its field's type, or refused: nothing
+    is guessed (``settings.read_settings`` knows the other names and forms that users may give).
 
     Raises:
         ConfigurationError: a value of another type, out of its range, or one that cannot go with another.
@@ -117,6 +117,8 @@ class EngineArgs:
     preemption_mode: PreemptionMode = "auto"
     scheduling_policy: PolicyName = "fcfs"
     priority_aging_seconds: float = 30.0
+    fair_input_weight: float = 1.0
+    fair_output_weight: float = 2.0
     max_head_skips: int = 32
     max_head_skip_steps: int = 256
     max_head_skip_seconds: float = 30.0
@@ -225,7 +227,9 @@ def policy_settings(args: EngineArgs) -> PolicySettings:
     Raises:
         ConfigurationError: out of range.
     """
-    return PolicySettings(args.scheduling_policy, args.priority_aging_seconds)
+    return PolicySettings(
+        args.scheduling_policy, args.priority_aging_seconds, args.fair_input_weight, args.fair_output_weight
+    )
 
 
 def _check_sizes(args: EngineArgs) -> None:

@@ -200,12 +200,22 @@ _engine_settings = all_of(
     setting(
         "--scheduling-policy",
         type=click.Choice(POLICY_NAMES),
-        help="Who goes next: who came first, or who has the lowest priority.  [default: fcfs]",
+        help="Who goes next: who came first, the lowest priority, or the tenant that got least.  [default: fcfs]",
     ),
     setting(
         "--priority-aging-seconds",
         type=click.FloatRange(0),
         help="After this long a waiting request counts as one level better.  [default: 30]",
+    ),
+    setting(
+        "--fair-input-weight",
+        type=click.FloatRange(0, min_open=True),
+        help="What a computed token of a prompt counts in a tenant's share.  [default: 1]",
+    ),
+    setting(
+        "--fair-output-weight",
+        type=click.FloatRange(0, min_open=True),
+        help="What a token of an answer counts in it.  [default: 2]",
     ),
     setting(
         "--speculation",
@@ -264,6 +274,8 @@ ENGINE_FIELDS = (
     "max_head_skip_seconds",
     "scheduling_policy",
     "priority_aging_seconds",
+    "fair_input_weight",
+    "fair_output_weight",
     "speculation",
     "num_speculative_tokens",
     "seed",

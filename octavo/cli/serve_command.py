@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
 
 
+def _named_keys(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Texts NAME=KEY, of which none is ever shown."""
+    for number, text in enumerate(given, 1):
+        if not all(text.partition("=")):
+            raise click.BadParameter(f"number {number} is not NAME=KEY")
+    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in given)
+
+
 @click.command("serve")
 @model_argument
 @setting("--host", help="Address to listen on.  [default: 127.0.0.1; with --api-key 0.0.0.0]")
@@ -18,6 +26,15 @@ if TYPE_CHECKING:
 @setting("--api-key", help="Key that clients must send; all routes but /health then need it.")
 @setting("--admin-key", help="Key for the routes under /admin; without one they are off.")
 @setting("--pin-key", "pin_keys", multiple=True, help="API key whose requests may pin; may be given several times.")
+@setting(
+    "--tenant-key",
+    "tenant_keys",
+    multiple=True,
+    callback=_named_keys,
+    metavar="NAME=KEY",
+    help="API key of a tenant; may be given several times.",
+)
+@setting("--tenant-header", help="Header that names a request's tenant, and is believed: X-Tenant-Id, say.")
 @setting("--allow-pins", is_flag=True, help="Let all requests pin prefixes in the cache.")
 @setting("--open-metrics", is_flag=True, help="Serve /metrics without the key.")
 @setting("--served-model-name", help="Name of the model in the API.  [default: MODEL as given]")

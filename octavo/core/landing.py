@@ -207,6 +207,7 @@ class Lander:
             return
         counters = self._population.counters
         counters.prompt_tokens += request.num_prompt_tokens
+        self._population.tenants.count_prompt(request)
         if self._kv.config.enable_prefix_caching and request.may_read_cache:
             counters.prefix_queries += request.num_prompt_tokens
             counters.prefix_hits += request.num_cached_tokens or 0

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from octavo.core.request import Request
 from octavo.core.running import RunningSet
-from octavo.core.scheduler_types import PolicySettings
 
 MICROSECONDS = 10**6
 
@@ -25,12 +24,16 @@ class Ordering(Protocol):
         """``now``: seconds, on a clock of the caller's."""
         ...
 
-    def arrive(self, request: Request) -> None:
+    def arrive(self, request: Request, running: RunningSet) -> None:
         """A request has come; its ``order``, ``priority`` and ``tenant`` are set."""
         ...
 
     def take_up(self, request: Request) -> None:
         """A request starts, or one that does is about to pass it: from now on it has a rank."""
+        ...
+
+    def start(self, request: Request) -> None:
+        """A request is about to start, the first time or again."""
         ...
 
     def line_of(self, request: Request) -> str:
@@ -68,11 +71,14 @@ class Fcfs:
     def tell_time(self, now: float) -> None:
         """The order of arrival is all that counts."""
 
-    def arrive(self, request: Request) -> None:
+    def arrive(self, request: Request, _running: RunningSet) -> None:
         request.rank = request.order
 
     def take_up(self, request: Request) -> None:
         """It has had its rank since it came."""
+
+    def start(self, request: Request) -> None:
+        """Who starts does not count."""
 
     def line_of(self, _request: Request) -> str:
         return ""
@@ -113,7 +119,7 @@ class ByPriority(Fcfs):
         """A clock that is set back would put later requests first; here time stands still until it is over."""
         self._now = max(self._now, round(now * MICROSECONDS))
 
-    def arrive(self, request: Request) -> None:
+    def arrive(self, request: Request, _running: RunningSet) -> None:
         as_if_come = self._now + request.priority * self._microseconds_a_level
         request.rank = as_if_come * ARRIVALS + request.order
 
@@ -123,7 +129,3 @@ class ByPriority(Fcfs):
     def givers(self, first: Request, running: RunningSet) -> Sequence[Request]:
         """Those of a higher number that are not as old as to have passed it."""
         return [request for request in running.after(first) if request.priority > first.priority]
-
-
-def make_ordering(settings: PolicySettings) -> Ordering:
-    return ByPriority(settings.aging_seconds) if settings.name == "priority" else Fcfs()

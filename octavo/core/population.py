@@ -5,18 +5,26 @@ from collections.abc import Iterable
 from itertools import chain
 
 from octavo.core import policy
+from octavo.core.fair_shares import FairShares
 from octavo.core.families import Families
 from octavo.core.hashing import HashChain, pack_tokens
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import PrefixHit
-from octavo.core.ordering import make_ordering
+from octavo.core.ordering import ByPriority, Fcfs, Ordering
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.publication import Publisher
 from octavo.core.queue import RequestQueue
 from octavo.core.request import NEVER, Request, Status
 from octavo.core.running import RunningSet
-from octavo.core.scheduler_types import Preemption, PreemptionCosts, SchedulerConfig, SchedulerCounters
+from octavo.core.scheduler_types import (
+    PolicySettings,
+    Preemption,
+    PreemptionCosts,
+    SchedulerConfig,
+    SchedulerCounters,
+)
 from octavo.core.step import BlockCopy
+from octavo.core.tenants import Tenants
 
 
 class Population:
@@ -32,7 +40,8 @@ class Population:
         self._config = config
         self.counters = SchedulerCounters()
         self.running = RunningSet(kv.config.block_size)
-        self.ordering = make_ordering(config.policy)
+        self.tenants = Tenants()
+        self.ordering = _make_ordering(config.policy, self.tenants)
         self.waiting = RequestQueue(self.ordering)
         """New requests and preempted ones."""
         self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps, self.waiting.push)
@@ -53,7 +62,8 @@ class Population:
         for new in (request, *children):
             new.order = self._next_order
             self._next_order += 1
-            self.ordering.arrive(new)
+            self.ordering.arrive(new, self.running)
+            self.tenants.add(new)
             new.chain = chain.copy()
         self.waiting.push(request)
         self.families.add(request.group or request, children)
@@ -61,14 +71,14 @@ class Population:
     def start(self, request: Request, hit: PrefixHit, num_tokens: int, step_id: int) -> list[BlockCopy]:
         """A waiting request runs, with blocks for its first ``num_tokens`` tokens, of which ``hit`` is there. Returns
         the copies that step ``step_id`` makes for it."""
-        self.ordering.take_up(request)
+        self.waiting.remove(request)
+        self._note_start(request, request.num_prompt_tokens - hit.num_tokens)
         request.row_id = self._take_row_id()
         allocation = self.kv.allocate(hit, num_tokens, request.row_id, step_id)
         assert allocation is not None, "the caller has looked"
         request.tables = allocation.tables
         request.tables.retention = request.retention
         self._drop_swapped(request)
-        self.waiting.remove(request)
         request.move_to(Status.RUNNING)
         request.start_from(hit.num_tokens)
         if self.kv.config.enable_prefix_caching:
@@ -78,10 +88,17 @@ class Population:
         self.running.add(request)
         return allocation.copies
 
+    def _note_start(self, request: Request, num_computed: int) -> None:
+        """A request that stands in no queue any more is about to start, ``num_computed`` tokens of its prompt to
+        compute."""
+        self.ordering.take_up(request)
+        self.ordering.start(request)
+        self.tenants.start(request, num_computed)
+
     def fork(self, parent: Request, child: Request) -> None:
         """A request in no queue runs, with the same computed tokens as ``parent``, in the same blocks."""
         assert parent.tables is not None
-        self.ordering.take_up(child)
+        self._note_start(child, 0)
         child.row_id = self._take_row_id()
         child.tables = self.kv.fork(parent.tables, parent.num_computed_tokens, child.row_id)
         child.tables.retention = child.retention
@@ -97,7 +114,9 @@ class Population:
     def fork_or_queue(self, parent: Request, child: Request) -> None:
         """A request in no queue takes over the tokens of ``parent``, and its blocks if it has any and there is a row
         left; else it gets in line with them. No step computes ``parent``, whose row will be another one."""
+        self.tenants.settle((child,))
         child.token_ids = parent.token_ids.copy()
+        child.num_settled_tokens = child.num_output_tokens
         child.chain = parent.chain.copy()
         if parent.status is Status.RUNNING and len(self.running) < self._config.max_num_seqs:
             self.publisher.publish_full(parent)
@@ -171,6 +190,7 @@ class Population:
             self._leave_running(request)
         else:
             self._take_from_line(request)
+        self.tenants.end(request)
         request.move_to(status)
         request.stop_reason = stop_reason
         if request.pin_claim is not None:
@@ -269,3 +289,9 @@ class Population:
     def _take_row_id(self) -> int:
         self._next_row_id += 1
         return self._next_row_id - 1
+
+
+def _make_ordering(settings: PolicySettings, tenants: Tenants) -> Ordering:
+    if settings.name == "fair":
+        return FairShares(settings, tenants)
+    return ByPriority(settings.aging_seconds) if settings.name == "priority" else Fcfs()

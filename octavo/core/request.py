@@ -59,7 +59,8 @@ class Request:
     computes drafts, those that it draws at most. While a request is in a ``batch``, its counts follow that batch's
     counters, one token a step; ``joined`` is the step after which it came in. ``order`` counts arrivals. ``rank`` says
     who gives way to whom, the smaller to nobody larger; the policy draws it once (``ordering``), and no two have the
-    same. ``priority``, ``tenant``: what the policy goes by. ``group``: the beam search it is part of.
+    same. ``priority``, ``tenant``: what the policy goes by; ``num_settled_tokens`` of the answer are in the tenant's
+    account. ``group``: the beam search it is part of.
 
     ``drafter``: proposes tokens of a request that speculates, or has; ``num_undrafted``: steps since it last had one.
 
@@ -90,6 +91,7 @@ class Request:
         "num_cached_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_settled_tokens",
         "num_skips",
         "num_undrafted",
         "order",
@@ -139,7 +141,8 @@ class Request:
         self.order = 0
         self.rank = UNRANKED
         self.priority = 0
-        self.tenant = ""
+        self.tenant = "default"
+        self.num_settled_tokens = 0
         self.row_id = -1
         self.batch: StepCounters | None = None
         self.joined = 0

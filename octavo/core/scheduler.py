@@ -23,6 +23,7 @@ from octavo.core.running import RunningSet
 from octavo.core.scheduler_types import Preemption, SchedulerConfig, SchedulerCounters, StepOutcome, StopCheck
 from octavo.core.speculation import Speculation
 from octavo.core.step import BlockCopy, StepPlan, StepResult
+from octavo.core.tenants import TenantCounts
 
 
 class Scheduler:
@@ -234,6 +235,11 @@ class Scheduler:
         """Who was preempted since the last call."""
         taken, self.population.preemptions = self.population.preemptions, []
         return taken
+
+    def tenant_counts(self) -> dict[str, TenantCounts]:
+        """What the tenants have got so far: see ``Tenants.counts``."""
+        self.population.tenants.settle(self.running)
+        return self.population.tenants.counts()
 
     # Landing
 

@@ -62,7 +62,7 @@ class SkipBounds:
                 raise ConfigurationError(f"max_head_{name} must be 0 or more, got {bound}")
 
 
-PolicyName = Literal["fcfs", "priority"]
+PolicyName = Literal["fcfs", "priority", "fair"]
 """Who of those that wait goes next: see ``ordering``."""
 
 POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
@@ -70,24 +70,36 @@ POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """``aging_seconds``: under "priority", after how long a request counts as one level better.
+    """``aging_seconds``: under "priority", after how long a request counts as one level better. Under "fair" a tenant's
+    service is counted in tokens, those of prompts and of answers at the ``fair_*_weight``s; and one that is ahead by up
+    to ``fair_slack`` of it may have requests that pass others which do not fit.
 
     Raises:
-        ConfigurationError: a time that is none.
+        ConfigurationError: a time or a weight that is none.
     """
 
     name: PolicyName = "fcfs"
     aging_seconds: float = 30.0
+    fair_input_weight: float = 1.0
+    fair_output_weight: float = 2.0
+    fair_slack: float = 4096.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.aging_seconds <= MAX_AGING_SECONDS:
             raise ConfigurationError(
                 f"priority_aging_seconds must be 0 to {MAX_AGING_SECONDS}, got {self.aging_seconds:g}"
             )
+        for name in ("fair_input_weight", "fair_output_weight"):
+            if not 0 < getattr(self, name) <= MAX_FAIR_WEIGHT:
+                raise ConfigurationError(
+                    f"{name} must be above 0 and at most {MAX_FAIR_WEIGHT}, got {getattr(self, name):g}"
+                )
 
 
 MAX_AGING_SECONDS = 10**9
 """Some thirty years: for those who want none."""
+
+MAX_FAIR_WEIGHT = 10**6
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ class _PlainRequest(msgspec.Struct, forbid_unknown_fields=True):
     retention: dict[str, Any] | None
     start_by: float | None
     end_by: float | None
+    tenant: str
 
 
 def read_request(command: Add) -> EngineRequest:

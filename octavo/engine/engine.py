@@ -234,6 +234,7 @@ class Engine:
             timed_out=dict(self._timed_out),
             rejected=dict(self._rejected),
             pins_refused=dict(pins.refusals),
+            tenants=self._scheduler.tenant_counts(),
         )
 
     def reset_prefix_cache(self) -> None:

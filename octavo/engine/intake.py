@@ -1,5 +1,6 @@
 """The door: what may enter the engine, and how a request becomes one sequence for each choice."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,9 @@ from octavo.core.token_ids import check_token_ids
 from octavo.engine.messages import EngineRequest
 
 PRIORITY_LIMIT = 2**63
+
+TENANT_NAME = re.compile(r"[A-Za-z0-9._:@/-]{1,64}\Z")
+"""Short and plain, since it is shown in figures."""
 
 
 class Intake:
@@ -42,6 +46,7 @@ class Intake:
         check_salt(request.cache_salt, request.params.limits.cache_salt_characters)
         check_open_tokens(request)
         self._check_priority(request.priority)
+        check_tenant(request.tenant)
         claim = self._claim_pins(request)
         try:
             sequences = self._sequences(request)
@@ -56,6 +61,7 @@ class Intake:
         for sequence in sequences:
             sequence.retention = request.retention
             sequence.priority = request.priority
+            sequence.tenant = request.tenant
         return sequences
 
     def _check_priority(self, priority: int) -> None:
@@ -146,6 +152,18 @@ class Intake:
         if wanted is None:
             return room
         return min(wanted, room) if request.clamp_max_tokens else wanted
+
+
+def check_tenant(tenant: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: no name of a tenant.
+    """
+    given: Any = tenant
+    if not isinstance(given, str) or not TENANT_NAME.match(given):
+        raise InvalidRequestError(
+            f"a tenant's name has 1 to 64 letters, digits and any of ._:@/-, got {tenant!r:.80}", "tenant"
+        )
 
 
 def check_salt(salt: str | None, max_characters: int) -> None:

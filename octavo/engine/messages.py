@@ -8,6 +8,7 @@ from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
+from octavo.core.tenants import DEFAULT_TENANT, TenantCounts
 
 Timeout = Literal["queue", "deadline"]
 """Why a request was ended by time: it had not started by then, or not finished."""
@@ -22,7 +23,8 @@ class EngineRequest:
     ``cache_salt``: share cached tokens with requests of the same salt only, but for the first ``num_open_tokens`` of
     the prompt, which are shared with all. ``beam_search``: search instead of drawing; its choices are the finished
     sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` counts then.
-    ``priority``: the lowest goes first, where that is the policy.
+    ``priority``: the lowest goes first, where that is the policy; ``tenant``: who asks, a short name, for policy and
+    statistics.
     ``pins``: heads of the prompt to keep in the cache; ``retention``: how long it keeps what the request leaves.
     ``start_by``, ``end_by``: it is ended with an error if no step has computed any of it by then, or if it has not
     finished; times as ``arrival_time``. None: no such bound."""
@@ -40,6 +42,7 @@ class EngineRequest:
     retention: Retention | None = None
     start_by: float | None = None
     end_by: float | None = None
+    tenant: str = DEFAULT_TENANT
 
     @property
     def num_choices(self) -> int:
@@ -133,6 +136,7 @@ class EngineStats:
     timed_out: dict[Timeout, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
     pins_refused: dict[PinRefusal, int] = field(default_factory=dict)
+    tenants: dict[str, TenantCounts] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -170,10 +170,18 @@ class _SnapshotCollector(Collector):
         num_requests, num_tokens = self._metrics.queue
         yield self._gauge("octavo:queued_requests", "Choices let in and not started.", num_requests)
         yield self._gauge("octavo:queued_tokens", "Their prompt tokens.", num_tokens)
+        yield from self._tenants(stats)
         yield self._counter("octavo:steps", "Steps of the engine.", stats.num_steps)
         timed_out = Counter[str]({bound: stats.timed_out.get(bound, 0) for bound in TIMEOUTS})
         yield self._labelled("octavo:requests_timed_out", "Requests ended by their time.", "bound", timed_out)
         yield self._labelled("octavo:requests_rejected", "Refused requests.", "reason", self._metrics.rejected)
+
+    def _tenants(self, stats: EngineStats) -> Iterator[Metric]:
+        """Of the first tenants to come each, of all others together: the labels are bounded (``core.tenants``)."""
+        prompts = Counter({name: counts.prompt_tokens for name, counts in stats.tenants.items()})
+        answers = Counter({name: counts.generation_tokens for name, counts in stats.tenants.items()})
+        yield self._labelled("octavo:tenant_prompt_tokens", "Tokens of begun prompts.", "tenant", prompts)
+        yield self._labelled("octavo:tenant_generation_tokens", "Tokens generated.", "tenant", answers)
 
     def _pins(self, stats: EngineStats) -> Iterator[Metric]:
         """Prefixes that are kept whatever else needs their blocks."""

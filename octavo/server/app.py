@@ -19,4 +19,4 @@ def create_app(state: ServerState) -> ASGIApp:
     for family in (system, completions, chat, tokenize, admin):
         app.include_router(family.router)
     open_paths = ALWAYS_OPEN | {"/metrics"} if state.settings.open_metrics else ALWAYS_OPEN
-    return Gate(app, Keyring(state.settings), open_paths)
+    return Gate(app, Keyring(state.settings), open_paths, state.settings.tenant_header)

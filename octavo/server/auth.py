@@ -5,10 +5,13 @@ import hmac
 import re
 import uuid
 from http import HTTPStatus
+from typing import NamedTuple
 
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.core.tenants import DEFAULT_TENANT
+from octavo.engine.intake import TENANT_NAME
 from octavo.server.errors import ApiError, error_response
 from octavo.server.settings import ServerSettings
 
@@ -26,34 +29,49 @@ class Role(enum.IntEnum):
     ADMIN = 3
 
 
+class Sender(NamedTuple):
+    """Who sends a request: what it may do, and the name of its tenant, which is not its key."""
+
+    role: Role
+    tenant: str = DEFAULT_TENANT
+
+
 class Keyring:
     """Whose key it is. Without an API key everybody is a client; with ``allow_pins`` every client may pin."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._keys = [
-            *((key.encode(), Role.ADMIN) for key in (settings.admin_key,) if key),
-            *((key.encode(), Role.PINNER) for key in settings.pin_keys),
-        ]
         client = Role.PINNER if settings.allow_pins else Role.CLIENT
-        if settings.api_key:
-            self._keys.append((settings.api_key.encode(), client))
-        self._stranger = Role.NOBODY if settings.api_key else client
+        self._keys = [
+            *((key.encode(), Sender(Role.ADMIN)) for key in (settings.admin_key,) if key),
+            *((key.encode(), Sender(Role.PINNER)) for key in settings.pin_keys),
+            *((key.encode(), Sender(client, name)) for name, key in settings.tenant_keys),
+            *((key.encode(), Sender(client)) for key in (settings.api_key,) if key),
+        ]
+        self._stranger = Sender(Role.NOBODY if settings.needs_key else client)
         self.has_admin = settings.admin_key is not None
 
-    def role(self, authorization: bytes) -> Role:
-        """The highest role of the key in an Authorization header, or that of who has none."""
+    def sender(self, authorization: bytes) -> Sender:
+        """Whose the key in an Authorization header is, and the highest role of it, or that of who has none."""
         scheme, _, sent = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             return self._stranger
         # All keys are looked at, and compare_digest takes the same time wherever two differ.
-        roles = [role for key, role in self._keys if hmac.compare_digest(sent.strip(), key)]
-        return max([*roles, self._stranger])
+        found = [sender for key, sender in self._keys if hmac.compare_digest(sent.strip(), key)]
+        tenants = (sender.tenant for sender in found if sender.tenant != DEFAULT_TENANT)
+        role = max([sender.role for sender in found], default=self._stranger.role)
+        return Sender(max(role, self._stranger.role), next(tenants, DEFAULT_TENANT))
 
 
 def role_of(request: Request) -> Role:
     """What the sender of a request may do."""
-    role: Role = request.state.role
-    return role
+    sender: Sender = request.state.sender
+    return sender.role
+
+
+def tenant_of(request: Request) -> str:
+    """The name of its tenant."""
+    sender: Sender = request.state.sender
+    return sender.tenant
 
 
 class Gate:
@@ -62,9 +80,12 @@ class Gate:
     A client's id serves tracing alone (spec D15): it is sent back if it is short and plain, replaced otherwise.
     """
 
-    def __init__(self, app: ASGIApp, keyring: Keyring, open_paths: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, keyring: Keyring, open_paths: frozenset[str], tenant_header: str | None = None
+    ) -> None:
         self._app = app
         self._keyring = keyring
+        self._tenant_header = tenant_header.lower().encode() if tenant_header else None
         self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,10 +102,12 @@ class Gate:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             await send(message)
 
-        role = self._keyring.role(headers.get(b"authorization", b""))
-        refusal = self._refusal(scope["path"], role)
+        sender = self._keyring.sender(headers.get(b"authorization", b""))
+        named = headers.get(self._tenant_header) if self._tenant_header else None
+        refusal = self._refusal(scope["path"], sender.role, named)
         if refusal is None:
-            scope.setdefault("state", {})["role"] = role
+            tenant = sender.tenant if named is None else named.decode("latin-1")
+            scope.setdefault("state", {})["sender"] = Sender(sender.role, tenant)
             await self._app(scope, receive, labelled_send)
         else:
             response = error_response(refusal)
@@ -92,11 +115,15 @@ class Gate:
                 response.headers["WWW-Authenticate"] = "Bearer"
             await response(scope, receive, labelled_send)
 
-    def _refusal(self, path: str, role: Role) -> ApiError | None:
+    def _refusal(self, path: str, role: Role, tenant: bytes | None) -> ApiError | None:
+        """``tenant``: as the header names it, where that counts."""
         if path in self._open_paths:
             return None
         if role is Role.NOBODY:
             return ApiError(401, _KEY_ERROR, code="invalid_api_key")
+        if tenant is not None and not TENANT_NAME.match(tenant.decode("latin-1")):
+            message = "The header that names the tenant holds other than 1 to 64 letters, digits and any of ._:@/-."
+            return ApiError(400, message, code="invalid_tenant")
         if path.startswith(_ADMIN_PATH) and role < Role.ADMIN:
             reason = "needs the admin key" if self._keyring.has_admin else "is off: no admin key is set (--admin-key)"
             return ApiError(403, f"{path[:200]} {reason}.", code="admin_only")

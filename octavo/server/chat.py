@@ -14,7 +14,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine.messages import OutputDelta
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
-from octavo.server.auth import Role, role_of
+from octavo.server.auth import Role, role_of, tenant_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -86,6 +86,7 @@ async def create_chat_completion(request: Request) -> Response:
             beam_search=beam_search,
             pins=[await _pins(state, fields, role, prompt)],
             retention=retention_of(fields, role),
+            tenant=tenant_of(request),
         )
         answer = ChatAnswer(state, fields, generation)
         if fields.stream:

@@ -13,6 +13,7 @@ from octavo.core.beam_search import BeamSearchParams
 from octavo.core.pin_types import PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.tenants import DEFAULT_TENANT
 from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.server.errors import engine_fault, timed_out, unavailable
@@ -42,6 +43,7 @@ class Generation:
     beam_search: BeamSearchParams | None = None
     pins: Sequence[tuple[PinWish, ...]] = ()
     retention: Retention | None = None
+    tenant: str = DEFAULT_TENANT
     num_completion_tokens: int = 0
     cached_tokens: dict[int, int] = field(default_factory=dict)
     pin_reports: dict[int, PinReport] = field(default_factory=dict)
@@ -104,6 +106,7 @@ async def _run_one(
         retention=generation.retention,
         start_by=generation.timing.start_by,
         end_by=generation.timing.end_by,
+        tenant=generation.tenant,
     )
     if state.settings.enable_log_requests:
         num_tokens = len(request.prompt_token_ids)

@@ -100,7 +100,7 @@ class ServerRun:
     async def run(self, find_model: Callable[[], Model]) -> None:
         """See run_server."""
         logger.info("Octavo is listening at %s; requests are answered 503 until the model is loaded.", self._address)
-        if not (self._settings.api_key or ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback):
+        if not (self._settings.needs_key or ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback):
             logger.warning("No API key is set: whoever can reach %s may use this server.", self._address)
         self._http = _Uvicorn(_http_config(create_app(self._state), self._settings))
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
@@ -152,7 +152,7 @@ class ServerRun:
         return f"http://{shown}:{port}"
 
     def _announce(self, can_chat: bool) -> None:
-        key = " -H 'Authorization: Bearer KEY'" if self._settings.api_key else ""
+        key = " -H 'Authorization: Bearer KEY'" if self._settings.needs_key else ""
         name = self._settings.served_model_name
         route = "chat/completions" if can_chat else "completions"
         asked = '"messages": [{"role": "user", "content": "Hello"}]' if can_chat else '"prompt": "Hello"'

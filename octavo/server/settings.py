@@ -1,10 +1,13 @@
 """How the server runs: all that the command line decides and the engine does not need to know."""
 
+import re
 from dataclasses import dataclass, field
 
-from octavo.core.errors import ConfigurationError
+from octavo.core.errors import ConfigurationError, InvalidRequestError
+from octavo.engine.intake import check_tenant
 from octavo.server.limits import ServerLimits
 
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104
 
@@ -18,8 +21,9 @@ class ServerSettings:
 
     ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
     requests, each choice of one, and their prompt tokens that have not started (spec D24); None is no bound.
-    ``max_queue_seconds``, ``max_request_seconds``: how long a request may wait for its start, and take in all.
-    ``enable_log_requests`` logs ids and counts, never text.
+    ``max_queue_seconds``, ``max_request_seconds``: how long a request may wait for its start, and take in all. Each of
+    ``tenant_keys`` is a tenant's name and its API key; the header ``tenant_header`` of a request names its tenant too,
+    and is believed. ``enable_log_requests`` logs ids and counts, never text.
     """
 
     served_model_name: str
@@ -38,6 +42,8 @@ class ServerSettings:
     admin_key: str | None = field(default=None, repr=False)
     pin_keys: tuple[str, ...] = field(default=(), repr=False)
     allow_pins: bool = False
+    tenant_keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    tenant_header: str | None = None
 
     def __post_init__(self) -> None:
         """
@@ -55,11 +61,29 @@ class ServerSettings:
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, got {seconds:g}")
+        self._check_tenants()
         if not self.shutdown_timeout >= 0:  # NaN compares false
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
+
+    def _check_tenants(self) -> None:
+        for name, key in self.tenant_keys:
+            if not key:
+                raise ConfigurationError(f"the key of tenant {name!r:.80} is empty; give it as NAME=KEY")
+            try:
+                check_tenant(name)
+            except InvalidRequestError as error:
+                raise ConfigurationError(f"--tenant-key: {error}") from error
+        if self.tenant_header is not None and not HEADER_NAME.match(self.tenant_header):
+            name = f"{self.tenant_header!r:.80}"
+            raise ConfigurationError(f"tenant_header {name} is no header's name, such as X-Tenant-Id")
+
+    @property
+    def needs_key(self) -> bool:
+        """Must clients send one?"""
+        return bool(self.api_key or self.tenant_keys)
 
     @property
     def listen_host(self) -> str:
         if self.host is not None:
             return self.host
-        return EVERYWHERE if self.api_key else LOOPBACK
+        return EVERYWHERE if self.needs_key else LOOPBACK

@@ -36,7 +36,8 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     flags = (
         "serve m.gguf --served-model-name name --host 0.0.0.0 --port 9 --api-key k --open-metrics --shutdown-timeout 5 "
         "--max-num-queued-reqs 2 --max-num-queued-tokens 3 --disable-log-stats --enable-log-requests --block-size 32 "
-        "--limit-n 128 --admin-key a --pin-key p --pin-key q --allow-pins"
+        "--limit-n 128 --admin-key a --pin-key p --pin-key q --allow-pins --tenant-key t=u=v "
+        "--tenant-header X-Tenant-Id --max-queue-seconds 6 --max-request-seconds 7"
     )
     result = CliRunner().invoke(command, flags.split())
     assert result.exit_code == 0, result.output
@@ -44,7 +45,8 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     assert engine_args == EngineArgs(model="m.gguf", block_size=32)
     limits = ServerLimits(SamplingLimits(n=128))
     keys: Any = {"admin_key": "a", "pin_keys": ("p", "q"), "allow_pins": True}
-    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, False, True, limits, **keys)
+    keys |= {"tenant_keys": (("t", "u=v"),), "tenant_header": "X-Tenant-Id"}
+    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, 6.0, 7.0, False, True, limits, **keys)
     changed = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) != f.default}
     assert {f.name for f in dataclasses.fields(settings)} - changed == set()
 
@@ -88,3 +90,11 @@ def test_the_docs_name_every_flag() -> None:
     assert len(flags) > 20
     text = DOCS.read_text(encoding="utf-8")
     assert [flag for flag in flags if f"`{flag}`" not in text] == []
+
+
+@pytest.mark.parametrize("given", ["secret", "=secret", "secret="])
+def test_a_tenants_key_that_has_no_name_is_not_shown(given: str) -> None:
+    result = CliRunner().invoke(command, ["serve", "m.gguf", "--tenant-key", given])
+    assert result.exit_code == 2
+    assert "number 1 is not NAME=KEY" in result.output
+    assert "secret" not in result.output

@@ -14,6 +14,9 @@ from tests.support.fake_runner import expected_output
 from tests.support.policies import POLICIES, with_policy
 from tests.support.scheduling import Harness
 
+FIXED = [policy for policy in POLICIES if policy.name != "fair"]
+"""Policies under which the line keeps its order while a step is planned, so that it can be watched from outside."""
+
 DEPTHS = pytest.mark.parametrize("depth", [1, 2])
 
 
@@ -183,7 +186,7 @@ def _random_harness(rng: random.Random, bounds: SkipBounds) -> Harness:
         num_host_blocks=rng.choice([0, 40]),
         preemption_mode=rng.choice(PREEMPTION_MODES),
         head_skips=bounds,
-        **with_policy(rng.choice(POLICIES)),
+        **with_policy(rng.choice(FIXED)),
     )
 
 

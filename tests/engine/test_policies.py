@@ -13,7 +13,7 @@ from tests.support.parity import random_ids
 
 PROMPTS = [random_ids(length, RAND_VOCAB, seed=length) for length in (40, 7, 61, 23, 40, 90, 12, 33)]
 PARAMS = greedy_params(24, logprobs=1)
-POLICIES: list[dict[str, Any]] = [{}, {"scheduling_policy": "priority"}]
+POLICIES: list[dict[str, Any]] = [{}, {"scheduling_policy": "priority"}, {"scheduling_policy": "fair"}]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,8 @@ def rand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _standing(number: int, policy: dict[str, Any]) -> dict[str, Any]:
-    return {"priority": number * 5 % 3} if policy else {}
+    wanted = {"priority": {"priority": number * 5 % 3}, "fair": {"tenant": "abb"[number % 3]}}
+    return wanted.get(policy.get("scheduling_policy", "fcfs"), {})
 
 
 def test_answers_are_the_same_bit_for_bit_under_every_policy(rand: Path) -> None:

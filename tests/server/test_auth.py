@@ -94,7 +94,7 @@ async def test_admin_routes_are_off_without_an_admin_key() -> None:
 )
 def test_what_a_key_allows(settings: dict[str, Any], key: str | None, role: Role) -> None:
     header = b"" if key is None else f"Bearer {key}".encode()
-    assert Keyring(ServerSettings("m", **settings)).role(header) is role
+    assert Keyring(ServerSettings("m", **settings)).sender(header).role is role
 
 
 @pytest.mark.parametrize("settings", [{"admin_key": ""}, {"pin_keys": ("p", "")}])

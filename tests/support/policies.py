@@ -6,7 +6,11 @@ from typing import Any
 
 from octavo.core.scheduler_types import POLICY_NAMES, PolicySettings
 
-POLICIES = [PolicySettings(name, aging_seconds=aging) for name in POLICY_NAMES for aging in (0.0, 2.0, 1000.0)]
+POLICIES = [
+    PolicySettings(name, aging_seconds=aging, fair_slack=slack)
+    for name in POLICY_NAMES
+    for aging, slack in ((0.0, 0.0), (2.0, 20.0), (1000.0, 4096.0))
+]
 """Each name several times; what does not concern one is of no matter."""
 
 
@@ -14,7 +18,7 @@ def standing_under(policy: PolicySettings, number: int) -> Mapping[str, Any]:
     """Fields of EngineRequest: the same for the same number, else as if drawn."""
     if policy.name == "priority":
         return {"priority": random.Random(number).randint(-2, 3)}
-    return {}
+    return {"tenant": random.Random(number).choice(["a", "b", "b", "c"])}
 
 
 def with_policy(policy: PolicySettings) -> dict[str, Any]:
