@@ -24,7 +24,7 @@ def _named_keys(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
 @setting("--host", help="Address to listen on.  [default: 127.0.0.1; with --api-key 0.0.0.0]")
 @setting("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @setting("--api-key", help="Key that clients must send; all routes but /health then need it.")
-@setting("--admin-key", help="Key for the routes under /admin; without one they are off.")
+@setting("--admin-key", help="Key for the routes under /admin and /debug; without one they are off.")
 @setting("--pin-key", "pin_keys", multiple=True, help="API key whose requests may pin; may be given several times.")
 @setting(
     "--tenant-key",

@@ -125,7 +125,7 @@ class Admission:
             victim = policy.least_work_lost(idle, self._population.loss_of)
             if victim is None:
                 return
-            self._population.preempt(victim)
+            self._population.preempt(victim, first)
 
     def _givers(self, first: Request, step_id: int) -> Sequence[Request]:
         """Who gives way to the first in line: all after it in rank, where its turn is overdue, else those that the

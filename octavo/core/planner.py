@@ -177,7 +177,7 @@ class Planner:
             victim = policy.least_work_lost(self._running.idle_after(request), self._population.loss_of)
             if victim is None:
                 return False
-            self._population.preempt(victim)
+            self._population.preempt(victim, request)
             draft.has_preempted = True
         return True
 

@@ -138,9 +138,9 @@ class Population:
         num_tokens = request.num_computed_tokens - self.kv.num_shared_tokens(request.tables)
         return policy.Loss(max(0, num_tokens), self.kv.num_exclusive_blocks(request.tables))
 
-    def preempt(self, request: Request) -> None:
-        """Take a running request's blocks and put it back in line. What is in the prefix cache stays there; the rest is
-        swapped out or will be computed again."""
+    def preempt(self, request: Request, for_whom: Request | None = None) -> None:
+        """Take a running request's blocks and put it back in line, for the sake of another, or of going on at all. What
+        is in the prefix cache stays there; the rest is swapped out or will be computed again."""
         assert request.tables is not None
         self._publish_rest(request)
         num_free, mode = self.kv.pool.num_free, self._config.preemption_mode
@@ -168,8 +168,9 @@ class Population:
         self.counters.num_preemptions += 1
         self.counters.num_swaps += swapped is not None
         self.counters.num_preempted_tokens += num_lost
+        num_freed = self.kv.pool.num_free - num_free
         self.preemptions.append(
-            Preemption(request.request_id, self.kv.pool.num_free - num_free, num_own_tokens - num_lost, num_lost)
+            Preemption(request.request_id, num_freed, num_own_tokens - num_lost, num_lost, _reason(for_whom))
         )
 
     def withdraw(self, request: Request) -> None:
@@ -295,3 +296,12 @@ def _make_ordering(settings: PolicySettings, tenants: Tenants) -> Ordering:
     if settings.name == "fair":
         return FairShares(settings, tenants)
     return ByPriority(settings.aging_seconds) if settings.name == "priority" else Fcfs()
+
+
+def _reason(for_whom: Request | None) -> str:
+    """Of a preemption."""
+    if for_whom is None:
+        return "nobody could go on"
+    if for_whom.status is Status.RUNNING:
+        return f"{for_whom.request_id} lacked blocks to go on"
+    return f"it was the turn of {for_whom.request_id}"

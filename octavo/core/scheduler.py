@@ -241,6 +241,11 @@ class Scheduler:
         self.population.tenants.settle(self.running)
         return self.population.tenants.counts()
 
+    @property
+    def last_planned(self) -> list[Request]:
+        """The requests of the last step that was planned, row by row; it has not landed yet."""
+        return self._flights[-1].requests
+
     # Landing
 
     def update(self, result: StepResult, check_stop: StopCheck | None = None) -> StepOutcome:

@@ -33,12 +33,13 @@ class PreemptionCosts:
 
 class Preemption(NamedTuple):
     """For the log: who was preempted, how many blocks came free, how many computed tokens were swapped out and how many
-    are in no block any more."""
+    are in no block any more, and for whose sake, in words."""
 
     request_id: str
     num_freed_blocks: int
     num_swapped_tokens: int
     num_lost_tokens: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from octavo.engine.stops import TextStream
 
 
 class Choice:
-    """Collects what the steps bring for one sequence; ``take_delta`` hands it out."""
+    """Collects what the steps bring for one sequence; ``take_delta`` hands it out. ``num_resumed``, ``num_skips``: of
+    its preemptions, those that it has come back from, and of its skips, those that are written down (``Decisions``)."""
 
     def __init__(self, request_id: str, sequence: Request, pieces: TokenPieces, arrival: float) -> None:
         self.request_id = request_id
@@ -19,6 +20,8 @@ class Choice:
         self.first_token: float | None = None
         self.last_token: float | None = None
         self.finish_reason: str | None = None
+        self.num_resumed = 0
+        self.num_skips = 0
         self._stream = TextStream(pieces, sequence.params)
         self._min_tokens = sequence.params.min_tokens
         self._has_logprobs = sequence.params.logprobs is not None or sequence.params.prompt_logprobs is not None

@@ -3,15 +3,17 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 from octavo.core.errors import EngineDeadError
 from octavo.engine.child import EngineChild
-from octavo.engine.codec import Abort, Add, ListPins, News, ResetPrefixCache
+from octavo.engine.codec import Abort, Add, Command, ListPins, ListTraces, News, ResetPrefixCache
 from octavo.engine.interface import EngineLimits
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList, TraceList
 from octavo.engine.process import EngineFactory
 from octavo.engine.spawn import SpawnedProcess
 from octavo.engine.streams import RequestStream
+from octavo.engine.traces import RequestTrace
 
 OutputsListener = Callable[[EngineOutputs, list[int]], None]
 
@@ -31,7 +33,7 @@ class AsyncEngineClient:
         self.child = EngineChild(self._take, self._on_death, log_stats, spawned)
         self._on_outputs = on_outputs
         self._streams: dict[str, RequestStream] = {}
-        self._calls: dict[int, asyncio.Future[PinList]] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._stats = EngineStats()
         self.idle = asyncio.Event()
@@ -77,12 +79,25 @@ class AsyncEngineClient:
         Raises:
             EngineDeadError: the engine process is gone.
         """
+        answer: PinList = await self._ask(lambda call_id: ListPins(call_id, unpin))
+        return answer
+
+    async def traces(self, request_ids: list[str] | None = None, count: int = 0) -> list[RequestTrace]:
+        """See EngineLoop.traces.
+
+        Raises:
+            EngineDeadError: the engine process is gone.
+        """
+        answer: TraceList = await self._ask(lambda call_id: ListTraces(call_id, request_ids, count))
+        return answer.traces
+
+    async def _ask(self, command: Callable[[int], Command]) -> Any:
+        """The engine's answer to a command, which is made with the number of the call."""
         self._require_alive()
         call_id = next(self._call_ids)
-        call: asyncio.Future[PinList] = asyncio.get_running_loop().create_future()
-        self._calls[call_id] = call
+        call = self._calls[call_id] = asyncio.get_running_loop().create_future()
         try:
-            self.child.send(ListPins(call_id, unpin))
+            self.child.send(command(call_id))
             return await call
         finally:
             del self._calls[call_id]
@@ -126,7 +141,8 @@ class AsyncEngineClient:
         if outputs.stats is not None:
             self._stats = outputs.stats
         self._on_outputs(outputs, news.iterations)
-        for answer in outputs.pin_lists:
+        answers: list[PinList | TraceList] = [*outputs.pin_lists, *outputs.trace_lists]
+        for answer in answers:
             call = self._calls.get(answer.call_id)
             if call is not None and not call.done():
                 call.set_result(answer)

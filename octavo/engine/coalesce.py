@@ -70,6 +70,7 @@ class Outbox:
         rest.first_token_seconds += outputs.first_token_seconds
         rest.token_intervals += outputs.token_intervals
         rest.pin_lists += outputs.pin_lists
+        rest.trace_lists += outputs.trace_lists
         rest.started += outputs.started
 
     def peek(self) -> tuple[EngineOutputs, list[int]]:

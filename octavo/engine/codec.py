@@ -1,7 +1,7 @@
 """Messages between the server and the engine process, as msgpack.
 
-To the engine: ``Add``, ``Abort``, ``ResetPrefixCache``, ``ListPins``, ``Shutdown``. From it: first ``Ready`` or
-``StartFailed``, then ``News`` and ``Heartbeat``.
+To the engine: ``Add``, ``Abort``, ``ResetPrefixCache``, ``ListPins``, ``ListTraces``, ``Shutdown``. From it: first
+``Ready`` or ``StartFailed``, then ``News`` and ``Heartbeat``.
 """
 
 from typing import Any
@@ -44,6 +44,14 @@ class ListPins(msgspec.Struct, tag="list_pins"):
     unpin: str | None = None
 
 
+class ListTraces(msgspec.Struct, tag="list_traces"):
+    """Answer with a TraceList of the same ``call_id``; see EngineLoop.traces."""
+
+    call_id: int
+    request_ids: list[str] | None = None
+    count: int = 0
+
+
 class Shutdown(msgspec.Struct, tag="shutdown"):
     pass
 
@@ -69,7 +77,7 @@ class News(msgspec.Struct, tag="news"):
     iterations: list[int]
 
 
-Command = Add | Abort | ResetPrefixCache | ListPins | Shutdown
+Command = Add | Abort | ResetPrefixCache | ListPins | ListTraces | Shutdown
 Event = Ready | StartFailed | Heartbeat | News
 
 _encoder = msgspec.msgpack.Encoder()

@@ -11,15 +11,17 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo
 from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import StepOutcome
+from octavo.core.scheduler_types import Preemption, StepOutcome
 from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
 from octavo.core.timing import Timed, untimed
 from octavo.engine.choice import Choice
 from octavo.engine.deadlines import Deadlines
+from octavo.engine.decisions import Decisions
 from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.intake import Intake
 from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, Timeout
+from octavo.engine.traces import RequestTrace
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class Engine:
         self._waiting: set[str] = set()
         """Open requests of which nothing has been scheduled yet."""
         self._deadlines = Deadlines()
+        self._decisions = Decisions(parts.scheduler, self._choices)
         self._pending: deque[_Issued] = deque()
         self._news = EngineOutputs()
         self._num_aborted = 0
@@ -107,6 +110,7 @@ class Engine:
         self._open[request.request_id] = sequences
         self._waiting.add(request.request_id)
         self._deadlines.add(request)
+        self._decisions.note_arrival(request, self._clock())
         for sequence in sequences:
             self._choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
         self._scheduler.add(sequences[0], request.cache_salt, sequences[1:], request.num_open_tokens)
@@ -136,7 +140,6 @@ class Engine:
             plan = self._schedule()
             if plan is None:
                 break
-            self._log_preemptions()
             self._submit(plan, on_start)
         if self._pending:
             self._land(self._pending.popleft())
@@ -150,13 +153,14 @@ class Engine:
                 continue
             self._timed_out[kind] = self._timed_out.get(kind, 0) + 1
             error = _timeout_message(request, kind, now)
+            self._decisions.note_timeout(request.request_id, now, error)
             for sequence in list(self._open[request.request_id]):
                 self._scheduler.abort(sequence)
-                delta = self._close(sequence, Status.FAILED)
-                delta.error, delta.timeout = error, kind
+                self._close(sequence, error).timeout = kind
 
     def _submit(self, plan: StepPlan, on_start: StartListener = nobody) -> None:
         now = self._clock()
+        self._decisions.note_plan(plan, self._take_preemptions(), now)
         if plan.new_rows:
             started = self._note_scheduled(plan, now)
             if started:
@@ -182,12 +186,14 @@ class Engine:
         while self._pending:
             self._land(self._pending.popleft())
 
-    def _log_preemptions(self) -> None:
-        for request_id, num_blocks, num_swapped, num_lost in self._scheduler.take_preemptions():
+    def _take_preemptions(self) -> list[Preemption]:
+        preemptions = self._scheduler.take_preemptions()
+        for request_id, num_blocks, num_swapped, num_lost, _ in preemptions:
             logger.info(
                 "preempted request %s: %d blocks freed, %d tokens swapped out, %d tokens to compute again",
                 *(request_id, num_blocks, num_swapped, num_lost),
             )
+        return preemptions
 
     def stats(self) -> EngineStats:
         """One consistent snapshot, as of now: free + cached + active = all blocks; and of the host pool free + cached +
@@ -248,6 +254,9 @@ class Engine:
     def pins(self) -> list[PinInfo]:
         self._keeping.tell_time(self._clock())
         return self._keeping.pins.infos()
+
+    def traces(self, request_ids: Sequence[str] | None, count: int) -> list[RequestTrace]:
+        return self._decisions.traces(request_ids, count)
 
     def unpin(self, pin_id: str) -> bool:
         self._keeping.tell_time(self._clock())
@@ -331,26 +340,31 @@ class Engine:
     def _note_times(self, choice: Choice, now: float) -> None:
         if choice.last_token is None:
             choice.first_token = now
+            self._decisions.note_first_token(choice, now)
             self._news.first_token_seconds.append(now - choice.arrival)
         else:
             self._news.token_intervals.append(now - choice.last_token)
         choice.last_token = now
 
-    def _close(self, sequence: Request, told: Status | None = None) -> OutputDelta:
-        """A sequence has ended: its last delta, its times, and no trace of it. ``told``: the end that its client is
-        told, where it is another than the scheduler knows."""
+    def _close(self, sequence: Request, error: str | None = None) -> OutputDelta:
+        """A sequence has ended: its last delta, its times, and no trace of it. ``error``: its client is told that it
+        has failed, and why."""
         choice = self._choices.pop(sequence)
         delta = choice.take_delta()
-        if told is not None:
-            delta.finish_reason = choice.finish_reason = told.value
+        if error is not None:
+            delta.finish_reason = choice.finish_reason = Status.FAILED.value
+            delta.error = error
+        now = self._clock()
         self._news.deltas.append(delta)
-        self._news.finished.append(choice.times(self._clock()))
+        self._news.finished.append(choice.times(now))
+        self._decisions.note_end(choice, now, error or choice.finish_reason or "")
         siblings = self._open[choice.request_id]
         siblings.remove(sequence)
         if not siblings:
             del self._open[choice.request_id]
             self._waiting.discard(choice.request_id)
             self._deadlines.remove(choice.request_id)
+            self._decisions.forget(choice.request_id)
         return delta
 
     def _recover(self, error: Exception) -> None:
@@ -364,15 +378,15 @@ class Engine:
     def _fail(self, sequence: Request, error: Exception | str) -> None:
         """Tell the client of a sequence that has failed why. ``error``: what its step raised, or one sentence."""
         self._num_failed += 1
-        delta = self._close(sequence)
         if isinstance(error, InvalidRequestError):
-            delta.error, delta.invalid_param = error.message, error.param or ""
+            self._close(sequence, error.message).invalid_param = error.param or ""
         else:
             if isinstance(error, Exception):  # one that nobody has foreseen
                 logger.error("request %s failed", sequence.request_id, exc_info=error)
-            delta.error = f"the model could not compute this request: {error}"
+            self._close(sequence, f"the model could not compute this request: {error}")
 
     def _refuse(self, request: EngineRequest, error: InvalidRequestError) -> None:
+        self._decisions.note_refusal(request, self._clock(), error.message)
         reason = error.param or "request"
         self._rejected[reason] = self._rejected.get(reason, 0) + 1
         self._news.deltas.append(
@@ -389,7 +403,7 @@ class Engine:
 def _timeout_message(request: EngineRequest, kind: Timeout, now: float) -> str:
     waited = now - request.arrival_time
     if kind == "queue":
-        allowed = (request.start_by or now) - request.arrival_time
+        allowed = round((request.start_by or now) - request.arrival_time, 3)
         return f"it has waited {waited:.1f} s without being started and may wait {allowed:g} s"
-    allowed = (request.end_by or now) - request.arrival_time
+    allowed = round((request.end_by or now) - request.arrival_time, 3)
     return f"it is not finished after {waited:.1f} s and may take {allowed:g} s"

@@ -1,11 +1,12 @@
 """The engine as its users see it: in the process of ``LLM``, or in one of its own behind ``engine.client``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.core.pin_types import PinInfo
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
+from octavo.engine.traces import RequestTrace
 
 StartListener = Callable[[list[str]], None]
 """Told the ids of requests that wait no longer, just before the first step that computes something of them."""
@@ -64,6 +65,10 @@ class EngineLoop(Protocol):
 
     def unpin(self, pin_id: str) -> bool:
         """End a pin before its time; false if there is none of this id."""
+        ...
+
+    def traces(self, request_ids: Sequence[str] | None, count: int) -> list[RequestTrace]:
+        """What was decided about these requests, as far as it is known; None: about the ``count`` that came last."""
         ...
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.core.tenants import DEFAULT_TENANT, TenantCounts
+from octavo.engine.traces import RequestTrace
 
 Timeout = Literal["queue", "deadline"]
 """Why a request was ended by time: it had not started by then, or not finished."""
@@ -73,8 +74,8 @@ class OutputDelta:
     cumulative_logprob: float | None = None
     error: str | None = None
     invalid_param: str | None = None
-    timeout: Timeout | None = None
     pin_report: PinReport | None = None
+    timeout: Timeout | None = None
 
 
 @dataclass(slots=True)
@@ -149,6 +150,14 @@ class PinList:
 
 
 @dataclass(slots=True)
+class TraceList:
+    """Answer to call ``call_id``."""
+
+    call_id: int
+    traces: list[RequestTrace]
+
+
+@dataclass(slots=True)
 class EngineOutputs:
     """What one turn of the engine loop produced. ``stats``: put in by whoever sends it to another process.
     ``iteration_tokens``: tokens computed in the step. ``started``: requests that wait no longer.
@@ -162,4 +171,5 @@ class EngineOutputs:
     token_intervals: list[float] = field(default_factory=list)
     iteration_tokens: int = 0
     pin_lists: list[PinList] = field(default_factory=list)
+    trace_lists: list[TraceList] = field(default_factory=list)
     started: list[str] = field(default_factory=list)

@@ -26,6 +26,7 @@ from octavo.engine.codec import (
     Add,
     Heartbeat,
     ListPins,
+    ListTraces,
     News,
     Ready,
     ResetPrefixCache,
@@ -36,7 +37,7 @@ from octavo.engine.codec import (
     read_request,
 )
 from octavo.engine.interface import EngineLoop
-from octavo.engine.messages import EngineOutputs, OutputDelta, PinList
+from octavo.engine.messages import EngineOutputs, OutputDelta, PinList, TraceList
 from octavo.engine.spawn import EXIT_ORPHANED
 from octavo.engine.stats_log import StatsLog
 
@@ -205,6 +206,9 @@ class EngineProcessLoop:
         elif isinstance(command, ListPins):
             was_found = command.unpin is not None and self._engine.unpin(command.unpin)
             self._outbox.put(EngineOutputs(pin_lists=[PinList(command.call_id, self._engine.pins(), was_found)]))
+        elif isinstance(command, ListTraces):
+            traces = self._engine.traces(command.request_ids, command.count)
+            self._outbox.put(EngineOutputs(trace_lists=[TraceList(command.call_id, traces)]))
         elif isinstance(command, Shutdown):
             self._stopping = True
 

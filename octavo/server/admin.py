@@ -1,6 +1,7 @@
 """Routes for who runs the server, behind the admin key (spec D20): pins."""
 
 import time
+import uuid
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo, PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.answers import json_response, unless_gone
+from octavo.server.auth import trace_id_of
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.errors import ApiError
@@ -47,6 +49,8 @@ async def create_pin(request: Request) -> Response:
         prompt = await _prompt(state, fields)
         place.settle(1, [len(prompt.token_ids)])
         generation = Generation(
+            f"pin-request-{uuid.uuid4().hex}",
+            trace_id_of(request),
             [prompt],
             SamplingParams(temperature=0.0, max_tokens=1),
             clamp_max_tokens=False,

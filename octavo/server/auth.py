@@ -17,7 +17,7 @@ from octavo.server.settings import ServerSettings
 
 _CLEAN_ID = re.compile(rb"[A-Za-z0-9._:/-]{1,128}\Z")
 _KEY_ERROR = "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'."
-_ADMIN_PATH = "/admin/"
+_ADMIN_PATHS = ("/admin/", "/debug/")
 
 
 class Role(enum.IntEnum):
@@ -74,6 +74,12 @@ def tenant_of(request: Request) -> str:
     return sender.tenant
 
 
+def trace_id_of(request: Request) -> str:
+    """The X-Request-Id that the answer carries."""
+    trace_id: str = request.state.trace_id
+    return trace_id
+
+
 class Gate:
     """Checks the key before anything is read, and labels the answer with an X-Request-Id.
 
@@ -107,7 +113,7 @@ class Gate:
         refusal = self._refusal(scope["path"], sender.role, named)
         if refusal is None:
             tenant = sender.tenant if named is None else named.decode("latin-1")
-            scope.setdefault("state", {})["sender"] = Sender(sender.role, tenant)
+            scope.setdefault("state", {}).update(sender=Sender(sender.role, tenant), trace_id=request_id.decode())
             await self._app(scope, receive, labelled_send)
         else:
             response = error_response(refusal)
@@ -124,7 +130,7 @@ class Gate:
         if tenant is not None and not TENANT_NAME.match(tenant.decode("latin-1")):
             message = "The header that names the tenant holds other than 1 to 64 letters, digits and any of ._:@/-."
             return ApiError(400, message, code="invalid_tenant")
-        if path.startswith(_ADMIN_PATH) and role < Role.ADMIN:
+        if path.startswith(_ADMIN_PATHS) and role < Role.ADMIN:
             reason = "needs the admin key" if self._keyring.has_admin else "is off: no admin key is set (--admin-key)"
             return ApiError(403, f"{path[:200]} {reason}.", code="admin_only")
         return None

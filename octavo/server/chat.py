@@ -14,7 +14,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine.messages import OutputDelta
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
-from octavo.server.auth import Role, role_of, tenant_of
+from octavo.server.auth import Role, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -75,6 +75,8 @@ async def create_chat_completion(request: Request) -> Response:
         prompt = await _prompt(state, fields)
         place.settle(params.n, [len(prompt.token_ids)])
         generation = Generation(
+            f"chatcmpl-{uuid.uuid4().hex}",
+            trace_id_of(request),
             [prompt],
             params,
             _max_tokens(fields) is None,
@@ -160,7 +162,7 @@ class ChatAnswer:
         self._state = state
         self._fields = fields
         self._generation = generation
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._id = generation.answer_id
         self._created = int(time.time())
         self._writer = TokenWriter(state.tokenizer, generation.params.skip_special_tokens)
         self._prefix = self._echoed_text()

@@ -13,7 +13,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
-from octavo.server.auth import role_of, tenant_of
+from octavo.server.auth import role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -63,6 +63,8 @@ async def create_completion(request: Request) -> Response:
         if fields.echo:
             prompts = await _with_texts(state, prompts, params)
         generation = Generation(
+            f"cmpl-{uuid.uuid4().hex}",
+            trace_id_of(request),
             prompts,
             params,
             fields.max_tokens is None,
@@ -125,7 +127,7 @@ class CompletionAnswer:
         self._state = state
         self._fields = fields
         self._generation = generation
-        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._id = generation.answer_id
         self._created = int(time.time())
         self._writer = TokenWriter(state.tokenizer, generation.params.skip_special_tokens)
 

@@ -1,6 +1,7 @@
 """Every error leaves as an OpenAI error body: ``{"error": {"message", "type", "param", "code"}}`` (spec D13)."""
 
 import logging
+import time
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from octavo.core.errors import EngineDeadError, InvalidRequestError, RefusedByEngineError
 from octavo.engine.messages import Timeout
+from octavo.server.request_log import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +111,14 @@ def error_response(error: ApiError) -> Response:
 
 def install_error_handlers(app: FastAPI) -> None:
     async def on_error(request: Request, error: Exception) -> Response:
+        state = request.app.state.server
         if isinstance(error, InvalidRequestError) and not isinstance(error, RefusedByEngineError):
-            request.app.state.server.metrics.count_refused("invalid")
-        return error_response(as_api_error(error))
+            state.metrics.count_refused("invalid")
+        told = as_api_error(error)
+        if request.method == "POST":
+            refusal = Refusal(time.time(), request.state.trace_id, told.status, told.code, told.message[:300])
+            state.request_log.note_refusal(refusal)
+        return error_response(told)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

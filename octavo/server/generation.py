@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -29,9 +28,12 @@ logger = logging.getLogger(__name__)
 class Generation:
     """What is to be generated, and the counts of it so far. Choice ``index`` of prompt ``i`` is ``i * n + index``.
 
+    ``answer_id``: the id in the answer's body, used once; ``trace_id``: the X-Request-Id.
     ``beam_search``: as wide as ``params.n``. ``place``: in the queue, left at the end.
     ``pins``: those of each prompt, or none at all."""
 
+    answer_id: str
+    trace_id: str
     prompts: Sequence[Prompt]
     params: SamplingParams
     clamp_max_tokens: bool
@@ -93,7 +95,7 @@ async def _run_one(
     state: ServerState, generation: Generation, prompt_index: int
 ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
     request = EngineRequest(
-        request_id=uuid.uuid4().hex,
+        request_id=_engine_id(generation, prompt_index),
         prompt_token_ids=generation.prompts[prompt_index].token_ids,
         params=generation.params,
         arrival_time=generation.timing.arrival,
@@ -108,6 +110,7 @@ async def _run_one(
         end_by=generation.timing.end_by,
         tenant=generation.tenant,
     )
+    state.request_log.note_engine_id(request.request_id, generation.answer_id, generation.trace_id)
     if state.settings.enable_log_requests:
         num_tokens = len(request.prompt_token_ids)
         logger.info("Request %s: %d prompt tokens, n %d", request.request_id, num_tokens, generation.params.n)
@@ -123,6 +126,11 @@ async def _run_one(
                 raise unavailable(state.phase.value)
             generation.count(prompt_index, delta)
             yield first_choice + delta.index, delta
+
+
+def _engine_id(generation: Generation, prompt_index: int) -> str:
+    """The id that the client's answer has, so that logs and clients talk of the same."""
+    return generation.answer_id if len(generation.prompts) == 1 else f"{generation.answer_id}-{prompt_index}"
 
 
 async def _merge(

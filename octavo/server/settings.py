@@ -16,8 +16,8 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104
 class ServerSettings:
     """``host`` None: loopback without a key, every interface with one (spec D20). ``port`` 0 takes a free one.
 
-    ``admin_key`` opens the routes under /admin. Requests with it or one of ``pin_keys`` may pin prefixes, with
-    ``allow_pins`` all may; these keys are API keys too.
+    ``admin_key`` opens the routes under /admin and /debug. Requests with it or one of ``pin_keys`` may pin prefixes,
+    with ``allow_pins`` all may; these keys are API keys too.
 
     ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
     requests, each choice of one, and their prompt tokens that have not started (spec D24); None is no bound.

@@ -10,6 +10,7 @@ from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.errors import unavailable
 from octavo.server.queue import Queue, QueueBounds
+from octavo.server.request_log import RequestLog
 from octavo.server.settings import ServerSettings
 
 
@@ -38,6 +39,7 @@ class ServerState:
     text_threads: ThreadPoolExecutor = field(default_factory=_text_threads)
     longest_token_bytes: int = 0
     queue: Queue = field(init=False)
+    request_log: RequestLog = field(default_factory=RequestLog)
     _tokenizer: Tokenizer | None = None
 
     def __post_init__(self) -> None:

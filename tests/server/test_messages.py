@@ -15,8 +15,17 @@ from octavo.core.step import TokenLogprobs
 from octavo.engine.coalesce import Outbox
 from octavo.engine.codec import Add, News, Ready, decode_command, decode_event, encode, read_request
 from octavo.engine.interface import EngineLimits
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList, RequestTimes
+from octavo.engine.messages import (
+    EngineOutputs,
+    EngineRequest,
+    EngineStats,
+    OutputDelta,
+    PinList,
+    RequestTimes,
+    TraceList,
+)
 from octavo.engine.stats_log import StatsLog, format_stats
+from octavo.engine.traces import RequestEvent, RequestTrace
 
 
 @pytest.mark.parametrize(
@@ -47,10 +56,12 @@ def test_requests_cross_unchanged(params: dict[str, Any]) -> None:
 def test_outputs_cross_unchanged() -> None:
     entry = TokenLogprobs(5, -math.inf, 9, ((1, -0.5), (2, -math.inf)))
     report = PinReport([PinInfo("pin-0", 32, 2, 5.5, 80, "salt")], ["why not"])
-    delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, -0.5, "why", "", report)
+    delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, -0.5, "why", "", report, "queue")
     times = RequestTimes("r", 0, 1.0, None, 2.0, 3.0, 4, 5, "stop")
     outputs = EngineOutputs([delta], EngineStats(num_running=1, rejected={"a": 1}), [times], [0.1], [0.2], 7)
     outputs.pin_lists = [PinList(1, report.pins, was_found=True)]
+    event = RequestEvent(1.5, 3, 0, "preempted", (1, 2, 3), "why")
+    outputs.trace_lists = [TraceList(2, [RequestTrace("id", 1.0, 5, 2, [event], 0, ["waiting"], 0, "")])]
     assert decode_event(encode(News(outputs, [7]))) == News(outputs, [7])
     ready = Ready(EngineLimits(1, 2, 3, 4))
     assert decode_event(encode(ready)) == ready

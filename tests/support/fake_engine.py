@@ -4,6 +4,7 @@ import codecs
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo.core.errors import ConfigurationError
@@ -12,6 +13,7 @@ from octavo.core.step import TokenLogprobs
 from octavo.engine.deadlines import Deadlines
 from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
+from octavo.engine.traces import RequestTrace
 from tests.support.byte_tokenizer import EOS
 
 SCRIPT = "alpha beta gamma délta 漢字 😀 end. "
@@ -123,6 +125,9 @@ class FakeEngine:
 
     def unpin(self, pin_id: str) -> bool:
         return False
+
+    def traces(self, request_ids: Sequence[str] | None, count: int) -> list[RequestTrace]:
+        return []
 
     def step(self, on_start: StartListener = nobody) -> EngineOutputs:
         self._end_overdue()

@@ -1,0 +1,98 @@
+"""A server's figures and its latest requests, read over HTTP with the standard library."""
+
+import json
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.core.errors import ConfigurationError, OctavoError
+
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``time``: of a clock that only grows. ``figures``: samples by name, those of all labels together, and by name
+    and the value of the label besides the model's. ``requests``: as GET /debug/requests tells them, newest first;
+    None: the key does not allow it, ``refusal`` says why."""
+
+    time: float
+    model: str
+    figures: dict[str | tuple[str, str], float]
+    requests: list[dict[str, Any]] | None
+    refusal: str = ""
+
+    def value(self, name: str, label: str | None = None) -> float:
+        """0 where there is no such sample."""
+        return self.figures.get(name if label is None else (name, label), 0.0)
+
+
+class ServerReader:
+    """``limit``: how many requests to read.
+
+    Raises:
+        ConfigurationError: a URL that is none.
+    """
+
+    def __init__(self, url: str, api_key: str | None, limit: int) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigurationError(f"{url!r} is no address of a server; give one such as http://127.0.0.1:8000")
+        self._url = url
+        self._parts = parts
+        self._limit = limit
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+    def read(self) -> Reading:
+        """
+        Raises:
+            OctavoError: the server cannot be reached, or does not let this key see its figures.
+        """
+        status, page = self._get("/metrics")
+        if status != HTTPStatus.OK:
+            raise OctavoError(f"{self._url}/metrics answers {status}: {_message(page)}")
+        model, figures = parse_figures(page.decode())
+        status, body = self._get(f"/debug/requests?limit={self._limit}")
+        if status != HTTPStatus.OK:
+            return Reading(time.monotonic(), model, figures, None, _message(body))
+        return Reading(time.monotonic(), model, figures, json.loads(body)["data"])
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+        connection = kind(self._parts.netloc, timeout=TIMEOUT_SECONDS)
+        try:
+            connection.request("GET", self._parts.path.rstrip("/") + path, headers=self._headers)
+            response: HTTPResponse = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise OctavoError(f"cannot reach {self._url}: {reason}") from error
+        finally:
+            connection.close()
+
+
+def parse_figures(page: str) -> tuple[str, dict[str | tuple[str, str], float]]:
+    """The served model's name and the samples of a page of metrics."""
+    model, figures = "", dict[str | tuple[str, str], float]()
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            model = labels.pop("model_name", model)
+            figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
+            for label in labels.values():
+                figures[sample.name, label] = sample.value
+    return model, figures
+
+
+def _message(body: bytes) -> str:
+    """Of an error's body."""
+    try:
+        message: str = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
+    return message

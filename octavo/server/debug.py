@@ -1,0 +1,97 @@
+"""GET /debug/requests: what was decided about requests, and when; behind the admin key (spec D20)."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from octavo.core.errors import InvalidRequestError
+from octavo.engine.traces import EVENT_NUMBERS, MAX_REQUESTS, RequestEvent, RequestTrace
+from octavo.server.answers import json_response
+from octavo.server.context import server_state
+from octavo.server.errors import ApiError
+from octavo.server.request_log import Refusal
+from octavo.server.state import ServerState
+
+router = APIRouter(prefix="/debug")
+
+DEFAULT_COUNT = 100
+
+
+@router.get("/requests")
+async def list_requests(request: Request) -> Response:
+    """The requests that came last, the newest first, each with its last event."""
+    state = server_state(request)
+    state.require_ready()
+    count = _count(request.query_params.get("limit", str(DEFAULT_COUNT)))
+    traces = await state.engine.traces(count=count)
+    return json_response(
+        {
+            "object": "list",
+            "data": [_shown(state, trace, trace.events[-1:]) for trace in traces],
+            "refused": [_shown_refusal(refusal) for refusal in state.request_log.refusals()[:count]],
+        }
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_REQUESTS:
+        raise InvalidRequestError(f"limit must be 1 to {MAX_REQUESTS}, got {text[:80]!r}.", "limit")
+    return int(text)
+
+
+@router.get("/requests/{request_id:path}")
+async def show_request(request_id: str, request: Request) -> Response:
+    """All that is known of a request: ``request_id`` is its X-Request-Id, the id of its answer, or the engine's."""
+    state = server_state(request)
+    state.require_ready()
+    traces = await state.engine.traces(state.request_log.engine_ids(request_id))
+    refusals = state.request_log.refusals(request_id)
+    if not traces and not refusals:
+        message = f"Nothing is known of a request {request_id[:128]!r}; it may be too long ago."
+        raise ApiError(404, message, code="request_not_found")
+    return json_response(
+        {
+            "id": request_id,
+            "requests": [_shown(state, trace, trace.events) for trace in traces],
+            "refused": [_shown_refusal(refusal) for refusal in refusals],
+        }
+    )
+
+
+def _shown(state: ServerState, trace: RequestTrace, events: list[RequestEvent]) -> dict[str, Any]:
+    """``statuses``: how many choices stand where."""
+    return {
+        "id": trace.request_id,
+        "x_request_id": state.request_log.trace_id(trace.request_id),
+        "arrival": trace.arrival,
+        "prompt_tokens": trace.num_prompt_tokens,
+        "choices": trace.num_choices,
+        "generated_tokens": trace.num_generated_tokens,
+        "statuses": {status: trace.statuses.count(status) for status in sorted(set(trace.statuses))},
+        "finish_reason": None if trace.statuses else trace.reason,
+        "num_dropped_events": trace.num_dropped,
+        "events": [_shown_event(trace, event) for event in events],
+    }
+
+
+def _shown_event(trace: RequestTrace, event: RequestEvent) -> dict[str, Any]:
+    """``seconds``: since the request's arrival."""
+    shown: dict[str, Any] = {
+        "event": event.kind,
+        "time": event.time,
+        "seconds": round(event.time - trace.arrival, 6),
+        "step": event.step,
+        "choice": event.choice,
+    }
+    shown |= zip(EVENT_NUMBERS[event.kind], event.numbers, strict=True)
+    return shown | {"reason": event.note} if event.note else shown
+
+
+def _shown_refusal(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "x_request_id": refusal.trace_id,
+        "time": refusal.time,
+        "status": refusal.status,
+        "code": refusal.code,
+        "message": refusal.message,
+    }
