@@ -14,6 +14,10 @@ from octavo.core.skipping import Skipping
 LOOKAHEAD = 16
 """How many requests that do not fit a step looks past: each costs a look into the prefix cache."""
 
+CACHE_WINDOW = 8
+"""How many requests behind the first are looked up in the prefix cache where it is full: each look costs about as much
+as one at the first."""
+
 PASSING_RESERVES = 4
 """Times the growth that others have to leave free, a request that passes another has to: it has the least work to lose,
 so it would be the first to give its blocks back. With less more are preempted, with more less memory is filled
@@ -73,7 +77,34 @@ class Admission:
                     return
                 yield from self._candidates_after(request, draft)
                 return
-            yield request, fitting
+            yield self._or_one_that_is_cached(request, fitting, draft)
+
+    def _or_one_that_is_cached(self, first: Request, hit: PrefixHit, draft: PlanDraft) -> tuple[Request, PrefixHit]:
+        """The first in line, which fits, or one of equal standing soon after it of whose prefix more is cached, if the
+        blocks that the first takes are those of cached prefixes: what is there may be gone when its turn comes.
+
+        To go before others is to pass them, within the same bounds."""
+        if draft.is_for_one or not self._evicts(first, hit):
+            return first, hit
+        passed, best, best_hit, num_passed = [first], first, hit, 0
+        for request in self._waiting.following(first, CACHE_WINDOW):
+            is_equal = self._ordering.are_equal(first, request)
+            if not is_equal or not self._skipping.may_pass(passed, draft.step_id):
+                break
+            found = self._lookup(request)
+            if found.num_tokens >= best_hit.num_tokens + self._kv.config.block_size:
+                fitting = self._fitting(found, request.num_tokens, self._spare(draft, 1))
+                if fitting is not None and not self._block_in_work(request, found, draft.step_id):
+                    best, best_hit, num_passed = request, fitting, len(passed)
+            passed.append(request)
+        self._note_passed(passed[:num_passed], draft)
+        return best, best_hit
+
+    def _evicts(self, request: Request, hit: PrefixHit) -> bool:
+        """Are there too few blocks that hold nothing for what a request lacks?"""
+        num_empty = self._kv.pool.num_free - self._kv.pool.num_cached
+        num_new = self._kv.num_blocks_for(request.num_tokens) - hit.num_device_blocks * self._kv.config.num_groups
+        return self._kv.config.enable_prefix_caching and num_new > num_empty
 
     def _candidates_after(self, first: Request, draft: PlanDraft) -> Iterator[tuple[Request, PrefixHit]]:
         """Those behind the first in line, which does not fit, that do fit and may pass all that do not."""
@@ -119,6 +150,7 @@ class Admission:
         if not is_blocked or self._block_in_work(first, hit, draft.step_id):
             return
         draft.is_for_one = True
+        self._waiting.hasten(first)
         draft.withheld.update(request for request in givers if request.num_in_flight)
         while not self._fits_now(first, hit):
             idle = (giver for giver in givers if giver.status is Status.RUNNING and not giver.num_in_flight)

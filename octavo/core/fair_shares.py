@@ -15,8 +15,8 @@ from octavo.core.scheduler_types import PolicySettings
 from octavo.core.tenants import Tenant, Tenants
 
 STARTED = ""
-"""The line of requests that have run and wait to go on. They go before all others: their clients have part of the
-answer."""
+"""The line of requests that have run and wait to go on, and of those for which others gave way. They go before all
+others, in order of rank: clients of the former have part of the answer, and who gave way must not go first again."""
 
 
 class FairShares(Fcfs):
@@ -54,11 +54,17 @@ class FairShares(Fcfs):
         if request.status is Status.WAITING:
             self._last_started = self._tenants.of(request.tenant)
 
+    def hasten(self, request: Request) -> None:
+        request.is_hastened = True
+
     def line_of(self, request: Request) -> str:
-        return request.tenant if request.status is Status.WAITING else STARTED
+        return STARTED if self._goes_by_rank(request) else request.tenant
 
     def place(self, request: Request) -> int:
-        return request.order if request.status is Status.WAITING else request.rank
+        return request.rank if self._goes_by_rank(request) else request.order
+
+    def _goes_by_rank(self, request: Request) -> bool:
+        return request.is_hastened or request.status is not Status.WAITING
 
     def share(self, line: str) -> float:
         return -inf if line == STARTED else self._service(self._tenants.of(line))

@@ -36,6 +36,11 @@ class Ordering(Protocol):
         """A request is about to start, the first time or again."""
         ...
 
+    def hasten(self, request: Request) -> None:
+        """Others give way to a request, which stands in no line at the moment: from now on its place among those that
+        have started, which come back to the line, is that of its rank."""
+        ...
+
     def line_of(self, request: Request) -> str:
         """In which of several lines a waiting request stands. It stays there while it waits."""
         ...
@@ -79,6 +84,9 @@ class Fcfs:
 
     def start(self, request: Request) -> None:
         """Who starts does not count."""
+
+    def hasten(self, request: Request) -> None:
+        """Its place is that of its rank anyway."""
 
     def line_of(self, _request: Request) -> str:
         return ""

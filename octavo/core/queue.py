@@ -44,6 +44,12 @@ class RequestQueue:
         if not line:
             del self._lines[name]
 
+    def hasten(self, request: Request) -> None:
+        """Others are about to give way to one that stands here."""
+        self.remove(request)
+        self._ordering.hasten(request)
+        self.push(request)
+
     def _in_order(self) -> list[tuple[str, list[Request]]]:
         return sorted(self._lines.items(), key=self._standing)
 

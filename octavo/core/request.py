@@ -65,7 +65,7 @@ class Request:
     ``drafter``: proposes tokens of a request that speculates, or has; ``num_undrafted``: steps since it last had one.
 
     ``num_skips``: how many later requests have passed it in line; ``first_skip``: the step and the time at which the
-    first of them did (see ``Skipping``).
+    first of them did (see ``Skipping``). ``is_hastened``: others gave way to it.
 
     ``pin_claim``: what of its prompt is to be pinned; ``retention``: how long the cache keeps what it leaves there.
 
@@ -85,6 +85,7 @@ class Request:
         "first_skip",
         "group",
         "is_finished",
+        "is_hastened",
         "joined",
         "max_total_tokens",
         "next_publish",
@@ -137,6 +138,7 @@ class Request:
         self.stop_token_ids = eos.union(params.stop_token_ids) if params.stop_token_ids else eos
         self.status = Status.WAITING
         self.is_finished = False
+        self.is_hastened = False
         self.stop_reason: int | str | None = None
         self.order = 0
         self.rank = UNRANKED

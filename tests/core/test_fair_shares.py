@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.core.request import Request, Status
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.scheduler_types import PolicySettings
+from octavo.core.scheduler_types import PolicySettings, SkipBounds
 from octavo.core.tenants import MAX_NAMED_TENANTS, MAX_TENANTS, OTHER_TENANTS, Tenants
 from tests.support.scheduling import Harness
 
@@ -231,3 +231,20 @@ def test_a_tenant_is_a_short_plain_name(tenant: str) -> None:
 def test_weights_are_above_nothing(weights: tuple[float, float]) -> None:
     with pytest.raises(ConfigurationError, match="fair_"):
         PolicySettings("fair", fair_input_weight=weights[0], fair_output_weight=weights[1])
+
+
+def test_who_gave_way_does_not_go_first_again() -> None:
+    """The turn of a request is overdue; the one that passed it gives way, and comes back after it."""
+    harness = _harness(num_blocks=14, head_skips=SkipBounds(max_steps=3))
+    first = _add(harness, "a", 20, 24)
+    harness.step()
+    large = _add(harness, "b", 40, 4)
+    small = _add(harness, "c", 4, 40)
+    while not small.num_preemptions:
+        assert harness.step()
+    assert large.rank < small.rank
+    assert [request for request in (large, small) if request.status is Status.RUNNING] in ([large], [])
+    harness.run()
+    assert small.num_preemptions <= 2
+    for request in (first, large, small):
+        harness.check_answer(request)
