@@ -14,7 +14,7 @@ from octavo.core.scheduler_types import Preemption
 from octavo.core.step import StepPlan
 from octavo.engine.choice import Choice
 from octavo.engine.messages import EngineRequest
-from octavo.engine.traces import EventKind, EventLog, RequestEvent, RequestTrace
+from octavo.engine.traces import EventKind, EventLog, RequestTrace
 
 MAX_NOTE = 300
 
@@ -146,4 +146,4 @@ class Decisions:
     ) -> None:
         if step is None:
             step = self._scheduler.counters.num_steps
-        self._log.note(request_id, RequestEvent(now, step, choice, kind, numbers, note[:MAX_NOTE]))
+        self._log.note(request_id, (now, step, choice, kind, note[:MAX_NOTE], *numbers))

@@ -21,6 +21,7 @@ from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.intake import Intake
 from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, Timeout
+from octavo.engine.snapshot import Endings, take_snapshot
 from octavo.engine.traces import RequestTrace
 
 logger = logging.getLogger(__name__)
@@ -85,10 +86,7 @@ class Engine:
         self._decisions = Decisions(parts.scheduler, self._choices)
         self._pending: deque[_Issued] = deque()
         self._news = EngineOutputs()
-        self._num_aborted = 0
-        self._num_failed = 0
-        self._timed_out: dict[Timeout, int] = {}
-        self._rejected: dict[str, int] = {}
+        self._endings = Endings()
         kv = parts.scheduler.kv.config
         self.limits = EngineLimits(
             max_model_len=parts.scheduler.max_tokens_per_sequence,
@@ -118,7 +116,7 @@ class Engine:
     def abort(self, request_id: str) -> None:
         """End every choice of a request that has not ended; unknown ids are ignored."""
         sequences = list(self._open.get(request_id, ()))
-        self._num_aborted += bool(sequences)
+        self._endings.num_aborted += bool(sequences)
         for sequence in sequences:
             self._scheduler.abort(sequence)
             self._close(sequence)
@@ -151,7 +149,7 @@ class Engine:
         for request, kind in self._deadlines.take_overdue(now):
             if kind == "queue" and request.request_id not in self._waiting:
                 continue
-            self._timed_out[kind] = self._timed_out.get(kind, 0) + 1
+            self._endings.timed_out[kind] += 1
             error = _timeout_message(request, kind, now)
             self._decisions.note_timeout(request.request_id, now, error)
             for sequence in list(self._open[request.request_id]):
@@ -196,52 +194,9 @@ class Engine:
         return preemptions
 
     def stats(self) -> EngineStats:
-        """One consistent snapshot, as of now: free + cached + active = all blocks; and of the host pool free + cached +
-        swapped."""
+        """One consistent snapshot, as of now."""
         self._keeping.tell_time(self._clock())
-        counters, pool, host = self._scheduler.counters, self._scheduler.kv.pool, self._scheduler.kv.host
-        disk, pins = host.disk, self._keeping.pins
-        return EngineStats(
-            num_running=len(self._scheduler.running),
-            num_waiting=self._scheduler.num_waiting,
-            num_blocks=pool.num_blocks,
-            num_free_blocks=pool.num_free - pool.num_cached,
-            num_cached_blocks=pool.num_cached,
-            num_active_blocks=pool.num_blocks - pool.num_free,
-            num_shared_blocks=pool.num_shared,
-            num_host_blocks=host.pool.num_blocks,
-            num_host_cached_blocks=host.num_cached,
-            num_swapped_blocks=host.num_swapped,
-            block_size=self.limits.block_size,
-            prefix_queries=counters.prefix_queries,
-            prefix_hits=counters.prefix_hits,
-            num_preemptions=counters.num_preemptions,
-            num_preempted_tokens=counters.num_preempted_tokens,
-            num_swaps=counters.num_swaps,
-            swapped_out_blocks=host.num_swapped_out,
-            swapped_in_blocks=host.num_swapped_in,
-            block_bytes=self._block_bytes,
-            num_disk_blocks=disk.pool.num_blocks,
-            num_disk_cached_blocks=disk.pool.num_named,
-            disk_written_blocks=disk.num_written,
-            disk_read_blocks=disk.num_read,
-            prompt_tokens=counters.prompt_tokens,
-            generation_tokens=counters.generation_tokens,
-            copy_on_write_copies=self._scheduler.kv.num_copies,
-            num_pins=len(pins),
-            num_pinned_blocks=pins.num_blocks,
-            max_pinned_blocks=pins.max_blocks,
-            num_steps=counters.num_steps,
-            num_drafts=counters.num_drafts,
-            num_draft_tokens=counters.num_draft_tokens,
-            num_accepted_tokens=counters.num_accepted_tokens,
-            aborted=self._num_aborted,
-            failed=self._num_failed,
-            timed_out=dict(self._timed_out),
-            rejected=dict(self._rejected),
-            pins_refused=dict(pins.refusals),
-            tenants=self._scheduler.tenant_counts(),
-        )
+        return take_snapshot(self._scheduler, self._block_bytes, self._endings)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached block; of those on disk nothing is left when this returns."""
@@ -377,7 +332,7 @@ class Engine:
 
     def _fail(self, sequence: Request, error: Exception | str) -> None:
         """Tell the client of a sequence that has failed why. ``error``: what its step raised, or one sentence."""
-        self._num_failed += 1
+        self._endings.num_failed += 1
         if isinstance(error, InvalidRequestError):
             self._close(sequence, error.message).invalid_param = error.param or ""
         else:
@@ -388,7 +343,7 @@ class Engine:
     def _refuse(self, request: EngineRequest, error: InvalidRequestError) -> None:
         self._decisions.note_refusal(request, self._clock(), error.message)
         reason = error.param or "request"
-        self._rejected[reason] = self._rejected.get(reason, 0) + 1
+        self._endings.rejected[reason] += 1
         self._news.deltas.append(
             OutputDelta(
                 request.request_id,

@@ -7,7 +7,7 @@ the first and the last stay. A step that only decodes writes nothing.
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 EventKind = Literal[
     "arrived",
@@ -73,6 +73,11 @@ class RequestTrace:
     reason: str
 
 
+FlatEvent = tuple[float | int | str, ...]
+"""Time, step, choice, kind, note, numbers, as in RequestEvent. The garbage collector leaves plain tuples of plain
+values alone once it has seen them."""
+
+
 @dataclass(slots=True, eq=False)
 class _Record:
     arrival: float
@@ -81,8 +86,8 @@ class _Record:
     num_generated: int = 0
     num_events: int = 0
     reason: str = ""
-    first: list[RequestEvent] = field(default_factory=list)
-    last: deque[RequestEvent] | None = None
+    first: list[FlatEvent] = field(default_factory=list)
+    last: deque[FlatEvent] | None = None
 
 
 class EventLog:
@@ -100,7 +105,7 @@ class EventLog:
         self._records.pop(request_id, None)  # one of an earlier request of this name
         self._records[request_id] = _Record(arrival, num_prompt_tokens, num_choices)
 
-    def note(self, request_id: str, event: RequestEvent) -> None:
+    def note(self, request_id: str, event: FlatEvent) -> None:
         """Ids without a record are ignored."""
         record = self._records.get(request_id)
         if record is None:
@@ -136,7 +141,7 @@ class EventLog:
         record = self._records.get(request_id)
         if record is None:
             return None
-        events = record.first + list(record.last or ())
+        events = [_as_event(*flat) for flat in (*record.first, *(record.last or ()))]
         return RequestTrace(
             request_id,
             record.arrival,
@@ -152,3 +157,7 @@ class EventLog:
     def latest(self, count: int) -> list[str]:
         """Ids of the requests that came last, the newest first."""
         return list(islice(reversed(self._records), count))
+
+
+def _as_event(time: Any, step: Any, choice: Any, kind: Any, note: Any, *numbers: Any) -> RequestEvent:
+    return RequestEvent(time, step, choice, kind, numbers, note)

@@ -14,6 +14,7 @@ from octavo.engine.traces import (
     MAX_FIRST_EVENTS,
     MAX_LAST_EVENTS,
     EventLog,
+    FlatEvent,
     RequestEvent,
     RequestTrace,
 )
@@ -180,8 +181,8 @@ def test_the_latest_come_first() -> None:
     assert bench.engine.traces(["nobody"], 9) == []
 
 
-def event(step: int) -> RequestEvent:
-    return RequestEvent(0.0, step, 0, "chunk", (0, 1))
+def event(step: int) -> FlatEvent:
+    return 0.0, step, 0, "chunk", "", 0, 1
 
 
 def test_requests_are_bounded_and_those_that_ended_first_go_first() -> None:
@@ -209,6 +210,7 @@ def test_events_are_bounded_and_the_first_and_last_stay() -> None:
         log.note("a", event(step))
     found = log.trace("a")
     assert found is not None
+    assert found.events[0] == RequestEvent(0.0, 0, 0, "chunk", (0, 1))
     steps = [each.step for each in found.events]
     assert steps == [*range(MAX_FIRST_EVENTS), *range(1000 - MAX_LAST_EVENTS, 1000)]
     assert found.num_dropped == 1000 - MAX_FIRST_EVENTS - MAX_LAST_EVENTS
