@@ -17,6 +17,7 @@ BENCHES = {
     "memory": LazyCommand("octavo.bench.memory:memory_command", "Share of the KV memory that holds tokens."),
     "scheduler": LazyCommand("octavo.bench.scheduler:scheduler_command", "Steps a second without a model."),
     "skipping": LazyCommand("octavo.bench.skipping:skipping_command", "Small requests pass those that do not fit."),
+    "fairness": LazyCommand("octavo.bench.fairness:fairness_command", "Two tenants, one ten times the load."),
     "eviction": LazyCommand("octavo.bench.eviction:eviction_command", "Hits of each order of eviction on a trace."),
     "compare": LazyCommand("octavo.bench.compare.command:compare", "Octavo and other engines, in turns."),
     "startup": LazyCommand("octavo.bench.startup:startup", "Time to import Octavo and until a server is ready."),
