@@ -85,7 +85,7 @@ class _Preempting(Driver):
         self._num_steps += 1
         running = self.engine._scheduler.running
         if self._num_steps % 17 == 0 and running:
-            self.engine._scheduler.population.preempt(running.youngest)
+            self.engine._scheduler.population.preempt(running.last)
         return super().step()
 
 

@@ -5,13 +5,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from tests.support.fake_server import ServerProcess, running_server
+from tests.support.fake_server import ServerProcess, running_real_server, running_server
+from tests.support.models import RAND_VOCAB, rand_model
+from tests.support.parity import random_ids
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +164,32 @@ def test_what_could_not_start_in_time_is_refused_at_once() -> None:
         assert server.metric("octavo:requests_rejected_total", reason="queue_slow") == 1
         assert post(server, prompt=prompt, slo_ttft_ms=30000).status_code == 200
         assert [each.result().status_code for each in first] == [200] * 8
+
+
+@pytest.mark.slow
+def test_whatever_ends_by_its_time_frees_everything(tmp_path: Path) -> None:
+    """A real engine with little memory: requests of all kinds end in line, in their prompts, decoding and preempted."""
+    flags = ("--num-blocks", "40", "--max-model-len", "512", "--max-num-seqs", "4", "--max-num-batched-tokens", "16")
+    more = ("--max-queue-seconds", "2", "--preemption-mode", "swap", "--swap-space", "0.01", "--threads", "1")
+    with running_real_server(rand_model(tmp_path), *flags, *more) as server, ThreadPoolExecutor(12) as pool:
+        server.wait_ready(60.0)
+        random = Random(0)
+        kinds: list[dict[str, Any]] = [{}, {"stream": True}, {"n": 3}, {"use_beam_search": True, "n": 2}]
+        asked = [
+            kinds[number % 4]
+            | {"prompt": random_ids(random.randint(5, 200), RAND_VOCAB, seed=number % 5), "ignore_eos": True}
+            | {"temperature": 0, "max_tokens": random.randint(20, 100), "request_timeout_ms": random.uniform(20, 1500)}
+            for number in range(28)
+        ]
+        answers = [future.result() for future in [pool.submit(post, server, **fields) for fields in asked]]
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) <= {200, 429, 504}
+        for answer, fields in zip(answers, asked, strict=True):
+            if fields.get("stream") and answer.status_code == 200:
+                assert ("[DONE]" in answer.text) != ('"code":"deadline_exceeded"' in answer.text)
+        assert 504 in statuses
+        assert post(server).status_code == 200
+        for gauge in ("octavo:queued_requests", "octavo:queued_tokens", "octavo:swapped_blocks"):
+            assert server.metric(gauge) == 0
+        assert server.metric("octavo:kv_blocks", state="active") == 0
+        assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
