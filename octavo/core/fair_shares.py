@@ -15,8 +15,8 @@ from octavo.core.scheduler_types import PolicySettings
 from octavo.core.tenants import Tenant, Tenants
 
 STARTED = ""
-"""The line of requests that have run and wait to go on, and of those for which others gave way. They go before all
-others, in order of rank: clients of the former have part of the answer, and who gave way must not go first again."""
+"""The line of requests that have run and wait to go on, and of those for which others gave way or wait. They go before
+all others, in order of rank: clients of the former have part of the answer; who gave way must not go first again."""
 
 
 class FairShares(Fcfs):

@@ -65,7 +65,7 @@ class Request:
     ``drafter``: proposes tokens of a request that speculates, or has; ``num_undrafted``: steps since it last had one.
 
     ``num_skips``: how many later requests have passed it in line; ``first_skip``: the step and the time at which the
-    first of them did (see ``Skipping``). ``is_hastened``: others gave way to it.
+    first of them did (see ``Skipping``). ``is_hastened``: others gave way to it, or wait for it.
 
     ``pin_claim``: what of its prompt is to be pinned; ``retention``: how long the cache keeps what it leaves there.
 
