@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from octavo.core.kv_types import CacheConfig
 from octavo.core.scheduler_types import SchedulerConfig
-from octavo.engine_args import EngineArgs, head_skips, policy_settings
+from octavo.engine_args import EngineArgs, head_skips, policy_settings, prompt_bounds
 
 DEFAULT_BATCHED_TOKENS = 512
 """Tokens a step on CPU: see docs/benchmarks.md."""
@@ -20,6 +20,8 @@ def scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
         preemption_mode=args.preemption_mode,
         head_skips=head_skips(args),
         policy=policy_settings(args),
+        prompts=prompt_bounds(args),
+        max_steps_in_flight=args.max_steps_in_flight,
     )
 
 

@@ -14,6 +14,7 @@ from octavo.core.scheduler_types import (
     PolicyName,
     PolicySettings,
     PreemptionMode,
+    PromptBounds,
     SchedulerConfig,
     SkipBounds,
 )
@@ -44,6 +45,9 @@ BACKENDS = ("cpu", "reference")
 MAX_THREADS = 1024
 """More than any machine has cores for; far more would take the memory for their stacks."""
 
+MAX_STEPS_IN_FLIGHT = 2
+"""One that is computed, and one that is planned meanwhile."""
+
 MAX_SWAP_SPACE = 2**20
 """GiB, on disk too; more is a number of bytes."""
 
@@ -51,6 +55,9 @@ _COUNTS = (
     "block_size",
     "max_num_seqs",
     "max_num_batched_tokens",
+    "max_long_partial_prefills",
+    "long_prefill_token_threshold",
+    "max_steps_in_flight",
     "max_model_len",
     "num_blocks",
     "threads",
@@ -91,10 +98,14 @@ class EngineArgs:
     hold. ``max_head_skips`` later requests may pass one that does not fit, for ``max_head_skip_steps`` steps or
     ``max_head_skip_seconds`` at most. ``scheduling_policy``: who of those that wait goes next; under "priority" a
     request counts as one level better after each ``priority_aging_seconds``, under "fair" a tenant's tokens count at
-    the ``fair_*_weight``s of prompts and answers. ``speculation`` "ngram": draft tokens where a text repeats itself, at
-    most ``num_speculative_tokens`` of a sequence in a step. ``kv_sanitizer``: check every step against a shadow of the
-    KV memory (None: what OCTAVO_KV_SANITIZER says, else not). Every value is of its field's type, or refused: nothing
-    is guessed (``settings.read_settings`` knows the other names and forms that users may give).
+    the ``fair_*_weight``s of prompts and answers. ``max_long_partial_prefills``
+    prompts with more than ``long_prefill_token_threshold`` tokens to compute (None: four times
+    ``max_num_batched_tokens``) are computed at a time. ``target_itl_ms``: milliseconds between two tokens of an answer
+    that prompts beside it are to leave it (None: less than twice as many as without them). ``max_steps_in_flight`` 2:
+    plan the next step while one is computed. ``speculation`` "ngram": draft tokens where a text repeats itself, at most
+    ``num_speculative_tokens`` of a sequence in a step. ``kv_sanitizer``: check every step against a shadow of the KV
+    memory (None: what OCTAVO_KV_SANITIZER says, else not). Every value is of its field's type, or refused: nothing is
+    guessed (``settings.read_settings`` knows the other names and forms that users may give).
 
     Raises:
         ConfigurationError: a value of another type, out of its range, or one that cannot go with another.
@@ -111,6 +122,10 @@ class EngineArgs:
     block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
+    max_long_partial_prefills: int = 1
+    long_prefill_token_threshold: int | None = None
+    target_itl_ms: float | None = None
+    max_steps_in_flight: int = 1
     enable_prefix_caching: bool = True
     eviction_policy: str = "lru"
     swap_space: float | None = None
@@ -232,10 +247,24 @@ def policy_settings(args: EngineArgs) -> PolicySettings:
     )
 
 
+def prompt_bounds(args: EngineArgs) -> PromptBounds:
+    """
+    Raises:
+        ConfigurationError: no bounds.
+    """
+    target_seconds = None if args.target_itl_ms is None else args.target_itl_ms / 1e3
+    return PromptBounds(args.max_long_partial_prefills, args.long_prefill_token_threshold, target_seconds)
+
+
 def _check_sizes(args: EngineArgs) -> None:
     """Sizes that cannot go together, whatever the model."""
     head_skips(args)
     policy_settings(args)
+    prompt_bounds(args)
+    if args.max_steps_in_flight > MAX_STEPS_IN_FLIGHT:
+        raise ConfigurationError(
+            f"max_steps_in_flight must be 1 or {MAX_STEPS_IN_FLIGHT}, got {args.max_steps_in_flight}"
+        )
     if args.max_num_batched_tokens is not None:
         SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens)
 

@@ -12,6 +12,7 @@ BENCHES = {
     "latency": LazyCommand("octavo.bench.latency:latency", "Time batches: first token, step, whole run."),
     "serve": LazyCommand("octavo.bench.serve.command:serve_command", "Load over HTTP: latencies, throughput, goodput."),
     "throughput": LazyCommand("octavo.bench.throughput:throughput", "Tokens a second on real lengths."),
+    "interference": LazyCommand("octavo.bench.interference:interference", "A long prompt among streams."),
     "speculation": LazyCommand("octavo.bench.speculation:speculation", "One stream with drafts and without."),
     "beam": LazyCommand("octavo.bench.beam:beam", "Beam search in the core and in a loop outside."),
     "memory": LazyCommand("octavo.bench.memory:memory_command", "Share of the KV memory that holds tokens."),

@@ -155,6 +155,26 @@ _engine_settings = all_of(
     setting("--max-num-seqs", type=click.IntRange(1), help="Most sequences in one step.  [default: 256]"),
     setting("--max-num-batched-tokens", type=TokenCount(), help="Most tokens in one step."),
     setting(
+        "--max-long-partial-prefills",
+        type=click.IntRange(1),
+        help="Long prompts that are computed at a time; short ones go on beside them.  [default: 1]",
+    ),
+    setting(
+        "--long-prefill-token-threshold",
+        type=TokenCount(),
+        help="Tokens to compute above which a prompt is long.  [default: 4 times --max-num-batched-tokens]",
+    ),
+    setting(
+        "--target-itl-ms",
+        type=click.FloatRange(0, min_open=True),
+        help="Milliseconds between tokens that steps with prompts keep.  [default: about twice those without]",
+    ),
+    setting(
+        "--max-steps-in-flight",
+        type=click.IntRange(1, 2),
+        help="2: plan the next step while one is computed, in a thread of its own.  [default: 1]",
+    ),
+    setting(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         default=None,
         help="Keep computed prefixes for later requests.  [default: on]",
@@ -261,6 +281,10 @@ ENGINE_FIELDS = (
     "block_size",
     "max_num_seqs",
     "max_num_batched_tokens",
+    "max_long_partial_prefills",
+    "long_prefill_token_threshold",
+    "target_itl_ms",
+    "max_steps_in_flight",
     "enable_prefix_caching",
     "eviction_policy",
     "swap_space",

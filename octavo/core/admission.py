@@ -65,11 +65,13 @@ class Admission:
         """Requests to start in this step while tokens, rows and blocks last, each with what is cached of it. Each has
         to be started before the next is asked for."""
         self._population.prefix_waits.expire(draft.step_id)
+        if self._population.held_long and self._may_begin_long:
+            self._population.release_long()
         if self._waiting:
             self._ordering.catch_up(self._running)
         while self._has_budget(draft) and (request := self._waiting.peek()) is not None:
             hit = self._lookup(request)
-            if self._parks(request, hit, draft.step_id):
+            if self._holds(request, hit) or self._parks(request, hit, draft.step_id):
                 continue
             fitting = self._fitting(hit, request.num_tokens, self._spare(draft, 1))
             if fitting is None:
@@ -94,7 +96,8 @@ class Admission:
             found = self._lookup(request)
             if found.num_tokens >= best_hit.num_tokens + self._kv.config.block_size:
                 fitting = self._fitting(found, request.num_tokens, self._spare(draft, 1))
-                if fitting is not None and not self._block_in_work(request, found, draft.step_id):
+                has_to_wait = self._is_held(request, found) or self._block_in_work(request, found, draft.step_id)
+                if fitting is not None and not has_to_wait:
                     best, best_hit, num_passed = request, fitting, len(passed)
             passed.append(request)
         self._note_passed(passed[:num_passed], draft)
@@ -119,7 +122,7 @@ class Admission:
             if not self._has_budget(draft):
                 return
             hit = self._lookup(request)
-            if self._parks(request, hit, draft.step_id):
+            if self._holds(request, hit) or self._parks(request, hit, draft.step_id):
                 continue
             fitting = self._fitting(hit, request.num_tokens, self._spare(draft, PASSING_RESERVES))
             if fitting is None:
@@ -147,7 +150,7 @@ class Admission:
             return
         hit = self._lookup(first)
         is_blocked = not self._fits_now(first, hit) and self._would_fit(first, hit, givers)
-        if not is_blocked or self._block_in_work(first, hit, draft.step_id):
+        if not is_blocked or self._is_held(first, hit) or self._block_in_work(first, hit, draft.step_id):
             return
         draft.is_for_one = True
         self._waiting.hasten(first)
@@ -167,7 +170,29 @@ class Admission:
         return self._ordering.givers(first, self._running)
 
     def _has_budget(self, draft: PlanDraft) -> bool:
-        return draft.max_tokens > 0 and self._has_row
+        return draft.chunks.is_open and self._has_row
+
+    def is_long(self, num_tokens: int) -> bool:
+        """Is a prompt that has so many tokens to compute a long one?"""
+        return num_tokens > self._config.long_threshold
+
+    @property
+    def _may_begin_long(self) -> bool:
+        """Are fewer long prompts in work than may be?"""
+        unfinished = (each for each in self._running.behind if each.num_planned_tokens - each.num_computed_tokens > 1)
+        return sum(request.is_long for request in unfinished) < self._config.prompts.max_long
+
+    def _is_held(self, request: Request, hit: PrefixHit) -> bool:
+        """Must a long prompt wait for another? Not one that was preempted: its client has part of the answer."""
+        is_new_and_long = request.status is Status.WAITING and self.is_long(request.num_tokens - hit.num_tokens)
+        return is_new_and_long and not self._may_begin_long
+
+    def _holds(self, request: Request, hit: PrefixHit) -> bool:
+        """Set a long prompt aside until another one is computed."""
+        if not self._is_held(request, hit):
+            return False
+        self._population.hold_long(request)
+        return True
 
     def _spare(self, draft: PlanDraft, num_reserves: int) -> int:
         """Blocks to leave free in this step: what is owed, and for growth. Where nothing else runs, nothing grows."""

@@ -85,6 +85,7 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
             request in scheduler.waiting,
             request in scheduler.prefix_waits,
             request in scheduler.population.families,
+            request in scheduler.population.held_long,
         ]
         _require(sum(places) == (not request.is_finished), "%s: in %s queues", request, sum(places))
         _require(places[0] == (request.status is Status.RUNNING), "%s: running queue and status differ", request)

@@ -1,5 +1,6 @@
 """A step plan while the scheduler is making it; frozen by ``freeze``, never edited after."""
 
+from octavo.core.chunk_budget import ChunkBudget
 from octavo.core.decode_batch import Roster
 from octavo.core.host_pool import Moves
 from octavo.core.kv_types import Extension
@@ -16,6 +17,8 @@ class PlanDraft:
         self.step_id = step_id
         self.max_tokens = max_tokens
         self.on_trial = on_trial
+        self.chunks = ChunkBudget(max_tokens)
+        """What of ``max_tokens`` is for prompts."""
         self.roster = Roster()
         self.others: list[Request] = []
         self.row_ids: list[int] = []

@@ -6,12 +6,15 @@ chunks, prefix hits and coming back after preemption are all the computed count 
 up advance together as the decode batch; that is bookkeeping for many at once, not another phase.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 
 from octavo.core import policy
 from octavo.core.admission import Admission
+from octavo.core.chunk_budget import ChunkBudget
 from octavo.core.flight import Flight
 from octavo.core.kv_types import PrefixHit
+from octavo.core.pace import Pace
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.population import Population
 from octavo.core.request import Request, Status
@@ -29,6 +32,7 @@ class Planner:
         self._speculation = speculation
         self._kv = population.kv
         self._running = population.running
+        self.pace = Pace(speculation.costs, config.prompts.target_seconds)
         self.admission = Admission(config, population)
 
     def plan(self, on_trial: Request | None) -> Flight | None:
@@ -38,10 +42,15 @@ class Planner:
         if may_admit:
             self._clear_way(draft)
         self._plan_batch(draft)
-        self._plan_behind(draft)
+        short, long = self._plan_behind(draft)
+        self._plan_prompts(short, draft)
+        draft.num_owed_blocks += sum(map(self._population.num_owed_blocks, long))
         if may_admit and not draft.has_preempted:
             for request, hit in islice(self.admission.candidates(draft), 1 if draft.is_for_one else None):
                 self._start(request, hit, draft)
+        draft.chunks.set_free()
+        self._plan_prompts(long, draft)
+        if may_admit and not draft.has_preempted:
             self._add_drafts(draft)
         return None if draft.is_empty else self._issue(draft)
 
@@ -81,16 +90,49 @@ class Planner:
             if request.batch is not None and not self._make_room(request, request.num_computed_tokens + 1, draft):
                 self._running.fall_behind(request)
 
-    def _plan_behind(self, draft: PlanDraft) -> None:
-        """The budget that is left for the others: first those that lack one token, then in order of rank."""
+    def _plan_behind(self, draft: PlanDraft) -> tuple[list[Request], list[Request]]:
+        """Those behind that lack one token have it. Returns the others, in order of rank: short prompts, and long ones,
+        for which half of the budget is held back."""
         behind = [draft.on_trial] if draft.on_trial else self._running.behind.copy()
-        for request in sorted(behind, key=lambda request: request.num_planned_tokens - request.num_computed_tokens > 1):
-            if request.status is not Status.RUNNING or not request.may_be_planned or request in draft.withheld:
+        prompts: list[Request] = []
+        for request in behind:
+            num_lacking = request.num_planned_tokens - request.num_computed_tokens
+            if num_lacking > 1:
+                prompts.append(request)
+            elif num_lacking and self._may_be_planned(request, draft):
+                if draft.max_tokens and self._make_room(request, request.num_computed_tokens + 1, draft):
+                    self._plan_chunk(request, 1, draft)
+                draft.num_owed_blocks += self._population.num_owed_blocks(request)
+        prompts = [request for request in prompts if self._may_be_planned(request, draft)]
+        draft.chunks = self._budget(prompts, draft)
+        short, long = [each for each in prompts if not each.is_long], [each for each in prompts if each.is_long]
+        if long:
+            draft.chunks.hold_back()
+        return short, long
+
+    def _budget(self, prompts: Sequence[Request], draft: PlanDraft) -> ChunkBudget:
+        """For the chunks of this step: of ``prompts``, and of those in line."""
+        if draft.on_trial is not None:
+            return ChunkBudget(draft.max_tokens)
+        num_rows = len(draft.roster.requests) + len(draft.others)
+        return self.pace.budget(draft.max_tokens, num_rows, len(prompts) + len(self._population.waiting))
+
+    def _may_be_planned(self, request: Request, draft: PlanDraft) -> bool:
+        return request.status is Status.RUNNING and request.may_be_planned and request not in draft.withheld
+
+    def _plan_prompts(self, prompts: Sequence[Request], draft: PlanDraft) -> None:
+        """A chunk of each, as far as the budget goes: short prompts as they come, long ones in equal parts."""
+        for place, request in enumerate(prompts):
+            if not self._may_be_planned(request, draft):  # preempted meanwhile
                 continue
-            count = min(request.num_planned_tokens - request.num_computed_tokens, draft.max_tokens)
-            if count > 0 and self._make_room(request, request.num_computed_tokens + count, draft):
+            num_sharing = len(prompts) - place if request.is_long else 1
+            start = request.num_computed_tokens
+            count = min(request.num_planned_tokens - start, draft.chunks.most_tokens(start, num_sharing))
+            if count and self._make_room(request, start + count, draft):
+                draft.chunks.spend(start, count)
                 self._plan_chunk(request, count, draft)
-            draft.num_owed_blocks += self._population.num_owed_blocks(request)
+            if not request.is_long:
+                draft.num_owed_blocks += self._population.num_owed_blocks(request)
 
     def _plan_chunk(self, request: Request, count: int, draft: PlanDraft) -> None:
         """Plan a chunk. Where it is the last of a prompt, those who waited for it begin with it."""
@@ -160,7 +202,10 @@ class Planner:
 
     def _start(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> None:
         """Admit a request whose blocks suffice, and plan its first chunk."""
-        count = min(request.num_tokens - hit.num_tokens, draft.max_tokens)
+        num_lacking = request.num_tokens - hit.num_tokens
+        count = min(num_lacking, draft.chunks.most_tokens(hit.num_tokens))
+        request.is_long = self.admission.is_long(num_lacking)
+        draft.chunks.spend(hit.num_tokens, count)
         draft.copies += self._population.start(request, hit, hit.num_tokens + count, draft.step_id)
         draft.new_requests.append(request)
         if hit.needs_moves:

@@ -28,9 +28,9 @@ from octavo.core.tenants import Tenants
 
 
 class Population:
-    """The places of requests (``running``, ``waiting``, ``prefix_waits``, ``families``) and what the next plan has to
-    tell the runner of them: ``released_rows``, ``copies`` to make again, ``unknown_rows``, which the runner has
-    forgotten, and the ``publisher``'s table writes."""
+    """The places of requests (``running``, ``waiting``, ``prefix_waits``, ``families``, ``held_long``) and what the
+    next plan has to tell the runner of them: ``released_rows``, ``copies`` to make again, ``unknown_rows``, which the
+    runner has forgotten, and the ``publisher``'s table writes."""
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
         self.kv = kv
@@ -46,6 +46,8 @@ class Population:
         """New requests and preempted ones."""
         self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps, self.waiting.push)
         self.families = Families()
+        self.held_long: dict[Request, None] = {}
+        """Long prompts that wait until fewer of them are in work."""
         self.publisher = Publisher(kv, self.prefix_waits)
         self.copies: list[BlockCopy] = []
         self.released_rows: list[int] = []
@@ -55,7 +57,7 @@ class Population:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) + len(self.prefix_waits) + len(self.families)
+        return len(self.waiting) + len(self.prefix_waits) + len(self.families) + len(self.held_long)
 
     def add(self, request: Request, children: list[Request], chain: HashChain) -> None:
         """Take in a new request, and those that will fork its prompt. ``chain``: still without hashes."""
@@ -219,6 +221,16 @@ class Population:
         for request in requests:
             self.waiting.push(request)
 
+    def hold_long(self, request: Request) -> None:
+        """Set a long prompt aside, until ``release_long``."""
+        self.waiting.remove(request)
+        self.held_long[request] = None
+
+    def release_long(self) -> None:
+        """Long prompts get in line again, each at its old place."""
+        held, self.held_long = self.held_long, {}
+        self.requeue(held)
+
     def forget_cached(self, with_blocks: Iterable[Request]) -> None:
         """Empty the prefix cache, but for what is pinned. Requests ``with_blocks``, also those that have ended and that
         a step in flight still computes, keep them and publish no more: what would follow a forgotten block could never
@@ -248,6 +260,9 @@ class Population:
 
     def _take_from_line(self, request: Request) -> None:
         self._drop_swapped(request)
+        if request in self.held_long:
+            del self.held_long[request]
+            return
         for place in (self.prefix_waits, self.families):
             if request in place:
                 place.remove(request)

@@ -64,6 +64,8 @@ class Request:
 
     ``drafter``: proposes tokens of a request that speculates, or has; ``num_undrafted``: steps since it last had one.
 
+    ``is_long``: it had many tokens to compute when it was admitted (see ``PromptBounds``).
+
     ``num_skips``: how many later requests have passed it in line; ``first_skip``: the step and the time at which the
     first of them did (see ``Skipping``). ``is_hastened``: others gave way to it, or wait for it.
 
@@ -86,6 +88,7 @@ class Request:
         "group",
         "is_finished",
         "is_hastened",
+        "is_long",
         "joined",
         "max_total_tokens",
         "next_publish",
@@ -139,6 +142,7 @@ class Request:
         self.status = Status.WAITING
         self.is_finished = False
         self.is_hastened = False
+        self.is_long = False
         self.stop_reason: int | str | None = None
         self.order = 0
         self.rank = UNRANKED

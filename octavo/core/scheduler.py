@@ -12,6 +12,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.flight import Flight
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.landing import Lander, Landing
+from octavo.core.pace import Pace
 from octavo.core.pin_types import PinWish
 from octavo.core.pins import PinClaim
 from octavo.core.planner import Planner
@@ -63,6 +64,10 @@ class Scheduler:
         return self.population.prefix_waits
 
     @property
+    def pace(self) -> Pace:
+        return self._planner.pace
+
+    @property
     def num_waiting(self) -> int:
         return self.population.num_waiting
 
@@ -74,7 +79,7 @@ class Scheduler:
     def open_requests(self) -> list[Request]:
         """Requests that have not ended, and those that have but hold blocks until a step in flight lands."""
         population = self.population
-        places = (self.waiting, self.prefix_waits, population.families)
+        places = (self.waiting, self.prefix_waits, population.families, population.held_long)
         return list(dict.fromkeys(chain(self._with_blocks, *places)))
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, NamedTuple, get_args
 
 from octavo.core.beam_search import Hypothesis
@@ -103,6 +104,33 @@ MAX_AGING_SECONDS = 10**9
 MAX_FAIR_WEIGHT = 10**6
 
 
+LONG_STEPS = 4
+"""Whole steps that a prompt takes, from which on it is long where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBounds:
+    """``max_long``: how many long prompts may be in work at once; long is one that has more than ``long_threshold``
+    tokens to compute (None: four times the token budget). ``target_seconds``: between two tokens of a sequence, which
+    steps with prompts are to keep (None: see ``Pace``).
+
+    Raises:
+        ConfigurationError: none in work, or no time between tokens.
+    """
+
+    max_long: int = 1
+    long_threshold: int | None = None
+    target_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        counts = {"max_long_partial_prefills": self.max_long, "long_prefill_token_threshold": self.long_threshold}
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise ConfigurationError(f"{name} must be at least 1, got {count}")
+        if self.target_seconds is not None and not 0 < self.target_seconds < inf:
+            raise ConfigurationError(f"target_itl_ms must be above 0, got {1e3 * self.target_seconds:g}")
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Budgets. ``max_num_batched_tokens``: tokens computed in one step; at least ``max_num_seqs``, so that every
@@ -118,6 +146,7 @@ class SchedulerConfig:
     max_steps_in_flight: int = 1
     max_prefix_wait_steps: int = 64
     head_skips: SkipBounds = SkipBounds()
+    prompts: PromptBounds = PromptBounds()
     preemption_mode: PreemptionMode = "auto"
     policy: PolicySettings = PolicySettings()
 
@@ -127,6 +156,11 @@ class SchedulerConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}), so that every running sequence gets its token in each step"
             )
+
+    @property
+    def long_threshold(self) -> int:
+        """Prompts with more tokens to compute are long."""
+        return self.prompts.long_threshold or LONG_STEPS * self.max_num_batched_tokens
 
 
 @dataclass(slots=True)

@@ -85,6 +85,8 @@ class Engine:
         self._deadlines = Deadlines()
         self._decisions = Decisions(parts.scheduler, self._choices)
         self._pending: deque[_Issued] = deque()
+        self._landed = 0.0
+        """When the last step landed."""
         self._news = EngineOutputs()
         self._endings = Endings()
         kv = parts.scheduler.kv.config
@@ -243,9 +245,12 @@ class Engine:
 
     def _measure(self, issued: _Issued) -> None:
         """What computing a token costs, from steps that are mostly prompt (see PreemptionCosts), and what a row of an
-        answer does, from those that have no other (see StepCosts)."""
-        plan, costs = issued.plan, self._scheduler.population.costs
-        num_tokens, seconds = plan.num_tokens, self._clock() - issued.time
+        answer does, from those that have no other (see StepCosts); and what prompts cost beside answers (see Pace). A
+        step begins where the one before it ends, if it was submitted earlier."""
+        plan, costs, now = issued.plan, self._scheduler.population.costs, self._clock()
+        num_tokens, seconds = plan.num_tokens, now - max(issued.time, self._landed)
+        self._landed = now
+        self._scheduler.pace.note(plan, seconds)
         if num_tokens >= MIN_MEASURED_TOKENS:
             seconds_per_token = seconds / num_tokens
             known = costs.seconds_per_token or seconds_per_token

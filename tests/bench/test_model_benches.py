@@ -90,6 +90,16 @@ def test_ratios_are_of_the_same_repeat() -> None:
     assert (octavo["seconds"], octavo["prompt_tokens"], octavo["output_tokens"]) == (2.0, 8, 3)
 
 
+def test_interference(bench: Bench) -> None:
+    shape = ["--num-streams", "3", "--stream-len", "5", "--prompt-len", "100", "--repeats", "2"]
+    alone, streams, both = bench("interference", *shape, "--num-blocks", "256", "--max-num-batched-tokens", "256")
+    assert alone["first_token_seconds"] > 0
+    assert 0 < streams["itl_p50_milliseconds"] <= streams["itl_p99_milliseconds"]
+    assert both["tokens_meanwhile"] >= 1
+    assert both["first_token_ratio"] == pytest.approx(sum(both["first_token_ratios"]) / 2)
+    assert both["itl_p99_ratio"] == pytest.approx(sum(both["itl_p99_ratios"]) / 2)
+
+
 def test_startup(bench: Bench) -> None:
     imported, served = bench("startup", "--repeats", "1")
     assert imported["loads_torch"] == "no"

@@ -17,7 +17,7 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import PolicySettings, PreemptionMode, SchedulerConfig, SkipBounds
+from octavo.core.scheduler_types import PolicySettings, PreemptionMode, PromptBounds, SchedulerConfig, SkipBounds
 from octavo.core.speculation import Speculation
 from octavo.core.step import PendingStep
 from octavo.engine.intake import Intake
@@ -41,6 +41,7 @@ class Harness:
     depth: int = 1
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 32
+    max_model_len: int = 4096
     prefix_caching: bool = True
     max_prefix_wait_steps: int = 64
     num_host_blocks: int = 0
@@ -51,6 +52,7 @@ class Harness:
     head_skips: SkipBounds = field(default_factory=SkipBounds)
     policy: PolicySettings = field(default_factory=PolicySettings)
     standing: Callable[[int], Mapping[str, Any]] = lambda number: NOTHING
+    prompts: PromptBounds = field(default_factory=PromptBounds)
     pin_quota: float = 0.5
     eviction_policy: str = "lru"
     speculation: Speculation = field(default_factory=Speculation)
@@ -77,11 +79,13 @@ class Harness:
         config = SchedulerConfig(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
             max_steps_in_flight=self.depth,
             max_prefix_wait_steps=self.max_prefix_wait_steps,
             preemption_mode=self.preemption_mode,
             head_skips=self.head_skips,
             policy=self.policy,
+            prompts=self.prompts,
         )
         self.kv = KVCacheManager(cache)
         self.kv.host.disk.load(self.disk.stored())
