@@ -19,6 +19,7 @@ from octavo.core.sampling_params import SEED_LIMIT
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
 from octavo.core.speculation import Speculation
+from octavo.core.step import Runner
 from octavo.core.timing import Timed, untimed
 from octavo.core_configs import cache_sizes, scheduler_config
 from octavo.engine.engine import Engine, EngineParts
@@ -40,6 +41,7 @@ from octavo.runner.model_runner import BadWordEncoder, KVMemory, ModelRunner
 from octavo.runner.sampler import Sampler
 from octavo.runner.slot_file import Contents, SlotFile, open_slot_file
 from octavo.runner.swapping import seconds_per_block
+from octavo.runner.threaded import ThreadedRunner
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
     return Engine(
         EngineParts(
             scheduler=scheduler,
-            runner=KVSanitizer(runner, scheduler) if _wants_sanitizer(args) else runner,
+            runner=_wrapped(runner, args, scheduler),
             pieces=tokenizer,
             eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
             vocab_size=config.vocab_size,
@@ -126,6 +128,13 @@ def advise_on_nodes(cpus: Collection[int], nodes: Path = NODES) -> None:
             "are read more slowly. Run one engine a node: numactl --cpunodebind=%d --membind=%d octavo serve ...",
             *(len(found), ", ".join(map(str, found)), found[0], found[0]),
         )
+
+
+def _wrapped(runner: Runner, args: EngineArgs, scheduler: Scheduler) -> Runner:
+    """On a thread of its own, where steps are planned ahead; with the sanitizer in front, where that is wanted."""
+    if args.max_steps_in_flight > 1:
+        runner = ThreadedRunner(runner)
+    return KVSanitizer(runner, scheduler) if _wants_sanitizer(args) else runner
 
 
 def _wants_sanitizer(args: EngineArgs) -> bool:
