@@ -54,7 +54,9 @@ if platform.machine() in ("x86_64", "AMD64"):
     AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"]
     SOURCES["isa/avx2.cpp"] = AVX2
     # GCC 12 warns about its own header, of operands without a value that are masked out.
-    SOURCES["isa/avx512.cpp"] = [*AVX2, *AVX512, "-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+    AVX512_HEADER = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+    SOURCES["isa/avx512.cpp"] = [*AVX2, *AVX512, *AVX512_HEADER]
+    SOURCES["ceilings.cpp"] = AVX512_HEADER
 
 
 class BuildNative(build_ext):

@@ -3,31 +3,22 @@
     python -m bench.quantized [--threads N] [--json FILE]
 
 Weights are larger than the last-level cache and used in turn, so that one row measures memory. The ceilings (reading
-memory, products of whole numbers in registers) are measured in the same run, with as many threads; the best of several
-passes counts. Both are of the instruction set in use (OCTAVO_ISA). Needs g++ and AVX2.
+memory; products with the multiply-adds that they take, in registers) are measured in the same run, with as many
+threads; the best of several passes counts. Both are of the instruction set in use (OCTAVO_ISA).
 """
 
-import ctypes
-import subprocess
-import tempfile
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from bench.kernels import Figures, best_seconds, parse_arguments, write_report
-from octavo.bench.ceilings import measure_ceilings, rate
+from octavo.bench.ceilings import Ceilings, measure_ceilings
 from octavo.kernels.cpu import CpuOps
 from octavo.kernels.quantized import INT4_MINIMA, INT8, QuantizedFormat, QuantizedWeight
 
 SHAPES = [(3072, 576), (576, 1536), (16384, 576)]  # [out, in], those of SmolLM2-135M; a third of its head
 ROWS = [1, 2, 4, 8, 32, 128, 512]
 MEMORY_BYTES = 80e6
-ROUNDS = 2_000_000
-FLAGS = {"avx512": ["-mavx512f", "-mavx512vnni"]}
-"""Of instruction sets whose products are not those of AVX2."""
-PASSES = 8
 
 
 def random_weight(weight_format: QuantizedFormat, out_features: int, in_features: int) -> QuantizedWeight:
@@ -37,26 +28,6 @@ def random_weight(weight_format: QuantizedFormat, out_features: int, in_features
     return QuantizedWeight(
         weight_format, numbers if weight_format.bits == 4 else numbers.view(torch.int8), scales, minima
     )
-
-
-class Ceilings:
-    """Measured with the kernels' threads: ``bytes_per_s``, and products a second by bits of the weight."""
-
-    def __init__(self, ops: CpuOps) -> None:
-        flags, threads = FLAGS.get(ops.isa, ["-mavx2"]), ops.num_threads
-        with tempfile.TemporaryDirectory() as folder:
-            library = Path(folder) / "ceilings.so"
-            source = Path(__file__).with_name("ceilings.cpp")
-            subprocess.run(["g++", "-O3", *flags, "-shared", "-fPIC", source, "-o", library], check=True)
-            native = ctypes.CDLL(str(library))
-        self.bytes_per_s = measure_ceilings(threads).read_bytes_per_second
-        self.products_per_s = {bits: _products(getattr(native, f"multiply_{bits}bit"), threads) for bits in (4, 8)}
-
-
-def _products(function: Callable[[int], int], threads: int) -> float:
-    """Products a second; the best of several passes."""
-    function.argtypes, function.restype = [ctypes.c_int64], ctypes.c_int64
-    return max(rate([partial(function, ROUNDS)] * threads) for _ in range(PASSES))
 
 
 def measure(ops: CpuOps, weight_format: QuantizedFormat, shape: tuple[int, int], ceilings: Ceilings) -> list[Figures]:
@@ -77,9 +48,9 @@ def measure(ops: CpuOps, weight_format: QuantizedFormat, shape: tuple[int, int],
                 "rows": num_rows,
                 "microseconds": seconds * 1e6,
                 "gb_per_s": num_bytes / seconds / 1e9,
-                "of_memory": num_bytes / seconds / ceilings.bytes_per_s,
+                "of_memory": num_bytes / seconds / ceilings.read_bytes_per_second,
                 "g_products_per_s": products / 1e9,
-                "of_products": products / ceilings.products_per_s[weight_format.bits],
+                "of_products": products / ceilings.products_per_second[weight_format.name],
             }
         )
     return figures
@@ -87,9 +58,9 @@ def measure(ops: CpuOps, weight_format: QuantizedFormat, shape: tuple[int, int],
 
 def main() -> None:
     ops, json_path = parse_arguments(__doc__)
-    ceilings = Ceilings(ops)
-    print(f"ceilings: {ceilings.bytes_per_s / 1e9:.1f} GB/s; products a second, 10^9:", end="")
-    print("".join(f" {value / 1e9:.0f} ({bits}-bit weights)" for bits, value in ceilings.products_per_s.items()))
+    ceilings = measure_ceilings(ops.num_threads)
+    print(f"ceilings: {ceilings.read_bytes_per_second / 1e9:.1f} GB/s; products a second, 10^9:", end="")
+    print(", ".join(f" {value / 1e9:.0f} ({name})" for name, value in ceilings.products_per_second.items()))
     print(f"{'linear':36}{'rows':>5}{'us':>9}{'GB/s':>7}{'of it':>7}{'10^9/s':>8}{'of it':>7}")
     figures: list[Figures] = []
     for weight_format in (INT4_MINIMA, INT8):

@@ -76,6 +76,7 @@ _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
     "octavo_ceiling_read": ([_PTR, _INT], _INT),
     "octavo_ceiling_fma": ([_INT, POINTER(c_float)], _INT),
     "octavo_ceiling_dot": ([_INT, POINTER(c_int64)], _INT),
+    "octavo_ceiling_quantized": ([c_int32, _INT], _INT),
     "octavo_pack_linear": ([_PTR, c_int32, _PTR, _INT, _INT], None),
     "octavo_linear": ([_PTR, _PTR, c_int32, _PTR, _PTR, _INT, _INT, _INT], None),
     "octavo_gather_packed": ([_PTR, c_int32, _INT, _PTR, _PTR, _INT, _INT, _FLOAT], c_int32),

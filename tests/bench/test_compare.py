@@ -16,11 +16,15 @@ from octavo.bench.ceilings import Ceilings, measure_ceilings
 from octavo.bench.compare import command, peers
 from octavo.bench.compare.cells import CELLS, SYSTEMS, Cell, System, taking_part
 from octavo.bench.compare.drivers import driver_main
-from octavo.bench.compare.figures import ModelCost, floor_of, row
+from octavo.bench.compare.figures import FLOAT, ModelCost, Weights, floor_of, row
+from octavo.bench.compare.models import model_as
 from octavo.bench.compare.peers import PEERS, Peer
 from octavo.bench.compare.process import EngineProcess
+from octavo.bench.compare.run import model_cost
 from octavo.cli.main import octavo
 from octavo.core.errors import ConfigurationError
+from octavo.kernels.quantized import FORMATS, INT4_MINIMA, INT8
+from octavo.loading.summary import model_summary
 from tests.support.gguf_files import to_gguf
 from tests.support.models import rand_model
 
@@ -139,28 +143,57 @@ def test_a_prefill_counts_prompt_tokens() -> None:
     assert Cell("c", 3, prompt_len=100, output_len=2).num_counted == 6
 
 
+MACHINE = Ceilings(
+    1e3, float_operations_per_second=1e3, byte_operations_per_second=0, products_per_second={"int4": 1e6}
+)
+"""So quick with int4 that bytes decide, and slow with floats."""
+
+
 def test_the_floor_is_the_slower_of_bytes_and_operations() -> None:
-    machine = Ceilings(read_bytes_per_second=1e3, float_operations_per_second=1e3, byte_operations_per_second=1e6)
     # a prompt of 4 tokens, then one step that reads 5 tokens of keys and values
     cell = Cell("c", num_requests=1, prompt_len=4, output_len=2)
-    bytes_first = floor_of(cell, ModelCost(body=10, head=5, weight_bytes=60, kv_bytes=2, is_float=False), machine)
+    body, head = Weights(40, {"int4": 10}), Weights(20, {"int4": 5})
+    bytes_first = floor_of(cell, ModelCost(body, head, kv_bytes=2, attention_operations=0), MACHINE)
     assert bytes_first.seconds == pytest.approx(60 / 1e3 + (60 + 5 * 2) / 1e3)
     assert bytes_first.limit == "bytes"
-    floats = floor_of(cell, ModelCost(body=1000, head=500, weight_bytes=60, kv_bytes=2, is_float=True), machine)
-    assert floats.seconds == pytest.approx(2 * (4 * 1000 + 500) / 1e3 + 2 * 1500 / 1e3)
+    body, head = Weights(40, {FLOAT: 1000}), Weights(20, {FLOAT: 500})
+    floats = floor_of(cell, ModelCost(body, head, kv_bytes=2, attention_operations=0), MACHINE)
+    assert floats.seconds == pytest.approx(2 * (4 * 1000 + 500) / 1e3 + 2 * 1500 / 1e3 + 5 * 2 / 1e3)
     assert floats.limit == "operations"
 
 
+def test_layers_head_and_attention_wait_for_one_another() -> None:
+    """Here the head takes bytes and the layers operations, and attention what its rows see: 1 + 2 + 3, then 4."""
+    cell, cost = Cell("c", 2, 3, 2), ModelCost(Weights(0, {"int4": 10**6}), Weights(70, {}), 1, 100)
+    head, layers, prompt, last = 0.07, 2.0, 2 * 6 * 0.1, 2 * 4 * 0.1
+    assert floor_of(cell, cost, MACHINE).seconds == pytest.approx(2 * head + 3 * layers + layers + prompt + last)
+
+
 def test_what_is_shared_is_computed_once() -> None:
-    machine, cost = Ceilings(1.0, 1.0, 1.0), ModelCost(1, 0, 0, 0, is_float=False)
-    assert floor_of(Cell("c", 10, 5, 1, shared_len=1000), cost, machine).seconds == 2 * 1050
+    cost = ModelCost(Weights(0, {"int4": 10**6}), Weights(0, {}), 0, 0)
+    assert floor_of(Cell("c", 10, 5, 1, shared_len=1000), cost, MACHINE).seconds == pytest.approx(1050)
+    seen = ModelCost(Weights(0, {}), Weights(0, {}), 0, 1000)
+    assert floor_of(Cell("c", 10, 2, 1, shared_len=3), seen, MACHINE).seconds == pytest.approx(1 + 2 + 3 + 10 * (4 + 5))
 
 
 def test_a_run_has_its_share_of_the_floor() -> None:
-    cell, cost = Cell("c", 1, 4, 2), ModelCost(10, 5, 60, 2, is_float=False)
-    figures = row(cell, "Octavo", [0.26], None, floor_of(cell, cost, Ceilings(1e3, 1e3, 1e6)))
+    cell, cost = Cell("c", 1, 4, 2), ModelCost(Weights(40, {"int4": 10}), Weights(20, {"int4": 5}), 2, 0)
+    figures = row(cell, "Octavo", [0.26], None, floor_of(cell, cost, MACHINE))
     assert figures["ceiling_percent"] == pytest.approx(50)
     assert "octavo_ratio" not in figures
+
+
+@pytest.mark.parametrize(
+    ("weights", "group", "kind"),
+    [("stored", "stored", INT4_MINIMA.name), ("Q8_0", "Q8_0", INT8.name), ("stored", "float32", FLOAT)],
+)
+def test_weights_cost_what_multiplies_them(gguf_path: Path, weights: str, group: str, kind: str) -> None:
+    model, summary = model_as(gguf_path, weights), model_summary(gguf_path)
+    cost = model_cost(gguf_path, model, System("Octavo", weights, group, "octavo_driver:Engine"))
+    assert cost.head.numbers == {kind: summary.config.vocab_size * summary.config.hidden_size}
+    assert cost.body.numbers[kind] > 0.9 * sum(cost.body.numbers.values()), "all but the norms"
+    tied = 1 if summary.config.tie_embeddings else 2
+    assert sum(cost.body.numbers.values()) + tied * cost.head.numbers[kind] == summary.num_parameters
 
 
 def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +204,7 @@ def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1e8 < found.read_bytes_per_second < 1e13
     assert 1e7 < found.float_operations_per_second < 1e13
     assert 1e7 < found.byte_operations_per_second < 1e13
+    assert [1e7 < products < 1e13 for products in found.products_per_second.values()] == [True] * len(FORMATS)
     assert "GFLOPS" in found.describe()
 
 

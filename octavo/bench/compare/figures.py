@@ -1,6 +1,6 @@
 """Medians, ratios and shares of the machine's ceiling, from the seconds that runs took."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -22,17 +22,33 @@ COLUMNS = {
 }
 
 
+FLOAT = "float32"
+"""What multiplies weights that are not quantised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """``num_bytes`` as stored; ``numbers``: how many, by the name of their format, or FLOAT."""
+
+    num_bytes: int
+    numbers: Mapping[str, int]
+
+    def seconds_per_row(self, ceilings: Ceilings) -> float:
+        """To multiply one row with them."""
+        speeds = {**ceilings.products_per_second, FLOAT: ceilings.float_operations_per_second / 2}
+        return sum(count / speeds[kind] for kind, count in self.numbers.items())
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """What a forward pass costs at least. ``body``, ``head``: weights of the layers, and of the head, which only rows
-    that draw a token pass. ``weight_bytes``: all of them as stored. ``kv_bytes``: of one token, all layers.
-    ``is_float``: computed with in fp32, else in 8 bits."""
+    """What a forward pass costs at least. ``body``: the weights of the layers; ``head``: which only rows that draw a
+    token pass. ``kv_bytes``: of one token, all layers. ``attention_operations``: in fp32, of one row and one token that
+    it sees, all layers."""
 
-    body: int
-    head: int
-    weight_bytes: int
+    body: Weights
+    head: Weights
     kv_bytes: int
-    is_float: bool
+    attention_operations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +59,44 @@ class Floor:
     limit: str
 
 
+class _Parts:
+    """The parts of a step one after the other, each as long as its bytes or its operations take, whichever is more."""
+
+    def __init__(self) -> None:
+        self.seconds = self.seconds_of_bytes = 0.0
+
+    def add(self, reading: float, computing: float) -> None:
+        self.seconds += max(reading, computing)
+        if reading >= computing:
+            self.seconds_of_bytes += reading
+
+
 def floor_of(cell: Cell, cost: ModelCost, ceilings: Ceilings, tokens_per_step: int = 512) -> Floor:
     """No machine with these ceilings can run ``cell`` faster, if each step reads all weights once and the keys and
-    values of each sequence, prompts go ``tokens_per_step`` at a time, and what is shared is computed once.
-
-    The operations of attention are left out: they are few beside those of the weights at these lengths.
+    values of each sequence, prompts go ``tokens_per_step`` at a time, what is shared is computed once, and layers,
+    head and attention wait for one another, as each needs what the one before it computed.
     """
-    speed = ceilings.float_operations_per_second if cost.is_float else ceilings.byte_operations_per_second
-    num_prompt = cell.shared_len + cell.num_requests * cell.prompt_len
+    parts, read, count = _Parts(), ceilings.read_bytes_per_second, cell.num_requests
+    per_row, per_head = cost.body.seconds_per_row(ceilings), cost.head.seconds_per_row(ceilings)
+    seeing = cost.attention_operations / ceilings.float_operations_per_second
+    num_prompt = cell.shared_len + count * cell.prompt_len
     num_steps = -(-num_prompt // tokens_per_step)
-    steps = [(num_prompt, cell.num_requests, num_steps * cost.weight_bytes)]
+    parts.add(num_steps * cost.body.num_bytes / read, num_prompt * per_row)
+    parts.add(num_steps * cost.head.num_bytes / read, count * per_head)
+    num_seen = _triangle(cell.shared_len) + count * (
+        _triangle(cell.shared_len + cell.prompt_len) - _triangle(cell.shared_len)
+    )
+    parts.add(0.0, num_seen * seeing)
     for context in range(cell.max_tokens - cell.output_len + 1, cell.max_tokens):
-        num_bytes = cost.weight_bytes + cell.num_requests * context * cost.kv_bytes
-        steps.append((cell.num_requests, cell.num_requests, num_bytes))
-    reading = [num_bytes / ceilings.read_bytes_per_second for _, _, num_bytes in steps]
-    computing = [2 * (rows * cost.body + drawn * cost.head) / speed for rows, drawn, _ in steps]
-    seconds = [max(pair) for pair in zip(reading, computing, strict=True)]
-    bound_by_bytes = sum(total for total, read in zip(seconds, reading, strict=True) if read == total)
-    return Floor(sum(seconds), "bytes" if bound_by_bytes > sum(seconds) / 2 else "operations")
+        parts.add(cost.body.num_bytes / read, count * per_row)
+        parts.add(cost.head.num_bytes / read, count * per_head)
+        parts.add(count * context * cost.kv_bytes / read, count * context * seeing)
+    return Floor(parts.seconds, "bytes" if parts.seconds_of_bytes > parts.seconds / 2 else "operations")
+
+
+def _triangle(length: int) -> int:
+    """Tokens that the rows of a prompt see, each those before it and itself."""
+    return length * (length + 1) // 2
 
 
 def row(

@@ -1,20 +1,28 @@
 """The runs: every engine loaded at once and at rest, then one at a time, in turns."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import click
+from gguf import GGMLQuantizationType
 
 from octavo.bench.ceilings import Ceilings, measure_ceilings
 from octavo.bench.compare.cells import Cell, System, taking_part
-from octavo.bench.compare.figures import ModelCost, floor_of, row
+from octavo.bench.compare.figures import FLOAT, ModelCost, Weights, floor_of, row
 from octavo.bench.compare.models import model_as
 from octavo.bench.compare.process import EngineProcess
 from octavo.core.errors import ConfigurationError
-from octavo.loading.summary import model_summary
+from octavo.engine_args import EngineArgs
+from octavo.loading.gguf_quants import UNPACKERS
+from octavo.loading.header import StoredTensor
+from octavo.loading.summary import model_summary, open_header
+from octavo.models import names
+from octavo.models.groups import kv_bytes_per_token
 
 WARM_UP = Cell("warm-up", 1, 8, 2)
 
@@ -80,16 +88,30 @@ def stored_kind(path: Path) -> str:
 
 def model_cost(path: Path, model: Path, system: System) -> ModelCost:
     """``model``: the file or folder that ``system`` loads, made from ``path``."""
-    summary = model_summary(path)
-    head = summary.config.vocab_size * summary.config.hidden_size
-    is_float = system.group == "float32"
+    config, is_float = model_summary(path).config, system.group == "float32"
+    args = EngineArgs(str(path), dtype="float32" if is_float else "auto")
+    tensors = open_header(path if is_float else model).tensors
+    head = names.EMBEDDING if config.tie_embeddings else names.HEAD
+    body = [name for name in tensors if name not in (names.EMBEDDING, names.HEAD)]
     return ModelCost(
-        body=summary.num_parameters - head * (1 if summary.config.tie_embeddings else 2),
-        head=head,
-        weight_bytes=4 * summary.num_parameters if is_float else model_summary(model).weight_bytes,
-        kv_bytes=summary.kv_bytes_per_token,
-        is_float=is_float,
+        body=_weights([tensors[name] for name in body], is_float),
+        head=_weights([tensors[head]], is_float),
+        kv_bytes=kv_bytes_per_token(config, args.kv_dtype_name),
+        attention_operations=4 * config.num_layers * config.num_heads * config.head_dim,
     )
+
+
+def _weights(tensors: Sequence[StoredTensor], is_float: bool) -> Weights:
+    """``is_float``: unpacked to fp32 before anything is computed."""
+    numbers: Counter[str] = Counter()
+    for tensor in tensors:
+        numbers[FLOAT if is_float else _multiplied_as(tensor)] += prod(tensor.shape)
+    return Weights(4 * numbers.total() if is_float else sum(tensor.num_bytes for tensor in tensors), numbers)
+
+
+def _multiplied_as(tensor: StoredTensor) -> str:
+    unpacker = UNPACKERS.get(GGMLQuantizationType[tensor.kind])
+    return FLOAT if unpacker is None else unpacker[0].name
 
 
 def measure(
@@ -152,4 +174,8 @@ def _mean(first: Ceilings, second: Ceilings) -> Ceilings:
         (first.read_bytes_per_second + second.read_bytes_per_second) / 2,
         (first.float_operations_per_second + second.float_operations_per_second) / 2,
         (first.byte_operations_per_second + second.byte_operations_per_second) / 2,
+        {
+            kind: (products + second.products_per_second[kind]) / 2
+            for kind, products in first.products_per_second.items()
+        },
     )

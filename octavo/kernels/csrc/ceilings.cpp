@@ -17,6 +17,8 @@ constexpr int kChains = 12;
 constexpr int kFloats = 48, kBytes = 256;
 // Registers of dot products: of sixteen, half are for what is on the way.
 constexpr int kDotChains = 8;
+// Of sixteen outputs and 32 inputs.
+constexpr int64_t kGroupProducts = 16 * 32;
 
 int64_t sum_words(const int64_t* words, int64_t count) {
     int64_t sums[16] = {};
@@ -97,7 +99,83 @@ __attribute__((target("avx512f,avx512vnni"))) int64_t dot_avx512(int64_t rounds)
     for (const __m512i& sum : sums) total += _mm512_cvtsi512_si32(sum);
     return total;
 }
+
+// A group of sixteen outputs and 32 inputs, for several rows at once: its products, then, in fp32, what a sum takes from them:
+// the product of two scales, a multiply-add, and another one where there are minima. Products come as `Products` makes them.
+template <bool HasMinima, void (*Products)(__m256i (&)[2], __m256i&, __m256i&)>
+__attribute__((target("avx2,fma"))) int64_t groups_avx2(int64_t rounds) {
+    constexpr int kRows = 2;
+    __m256i a = _mm256_set1_epi8(5), b = _mm256_set1_epi8(3);
+    __m256 scale = _mm256_set1_ps(0.5f), minimum = scale, sums[kRows][2] = {};
+    for (int64_t r = 0; r < rounds; ++r)
+#pragma GCC unroll 32
+        for (__m256(&sum)[2] : sums) {
+            __m256i products[2] = {};
+            Products(products, a, b);
+#pragma GCC unroll 32
+            for (int half = 0; half < 2; ++half) {
+                __asm__ volatile("" : "+x"(scale), "+x"(minimum));
+                sum[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products[half]), _mm256_mul_ps(scale, minimum), sum[half]);
+                if (HasMinima) sum[half] = _mm256_fmadd_ps(minimum, scale, sum[half]);
+            }
+        }
+#pragma GCC unroll 32
+    for (__m256(&sum)[2] : sums) __asm__ volatile("" : : "x"(sum[0]), "x"(sum[1]));
+    return rounds * kRows;
+}
+
+__attribute__((target("avx2"), always_inline)) inline void products_4bit_avx2(__m256i (&sums)[2], __m256i& a, __m256i& b) {
+#pragma GCC unroll 32
+    for (int i = 0; i < 16; ++i) {
+        __asm__ volatile("" : "+x"(a), "+x"(b));
+        sums[i % 2] = _mm256_add_epi16(sums[i % 2], _mm256_maddubs_epi16(a, b));
+    }
+#pragma GCC unroll 32
+    for (__m256i& sum : sums) sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+}
+
+__attribute__((target("avx2"), always_inline)) inline void products_8bit_avx2(__m256i (&sums)[2], __m256i& a, __m256i& b) {
+#pragma GCC unroll 32
+    for (int i = 0; i < 32; ++i) {
+        __asm__ volatile("" : "+x"(a), "+x"(b));
+        sums[i % 2] = _mm256_add_epi32(sums[i % 2], _mm256_madd_epi16(a, b));
+    }
+}
+
+// As groups_avx2; Instructions of products in a group.
+template <bool HasMinima, int Instructions>
+__attribute__((target("avx512f,avx512vnni"))) int64_t groups_avx512(int64_t rounds) {
+    constexpr int kRows = 8;
+    __m512i a = _mm512_set1_epi8(5), b = _mm512_set1_epi8(3);
+    __m512 scale = _mm512_set1_ps(0.5f), minimum = scale, sums[kRows] = {};
+    for (int64_t r = 0; r < rounds; ++r) {
+        __m512i products[kRows] = {};
+#pragma GCC unroll 32
+        for (int i = 0; i < Instructions; ++i)
+#pragma GCC unroll 32
+            for (__m512i& product : products) {
+                __asm__ volatile("" : "+v"(a), "+v"(b));
+                product = Instructions == 8 ? _mm512_dpbusd_epi32(product, a, b) : _mm512_dpwssd_epi32(product, a, b);
+            }
+#pragma GCC unroll 32
+        for (int row = 0; row < kRows; ++row) {
+            __asm__ volatile("" : "+v"(scale), "+v"(minimum));
+            sums[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[row]), _mm512_mul_ps(scale, minimum), sums[row]);
+            if (HasMinima) sums[row] = _mm512_fmadd_ps(minimum, scale, sums[row]);
+        }
+    }
+#pragma GCC unroll 32
+    for (__m512& sum : sums) __asm__ volatile("" : : "v"(sum));
+    return rounds * kRows;
+}
 #endif
+
+// Products of bytes and nothing else, where there is no better measure of a group.
+int64_t groups_portable(int64_t rounds) {
+    volatile int64_t result = dot_portable(rounds);
+    static_cast<void>(result);
+    return rounds * kBytes / kGroupProducts;
+}
 
 // Loops of an instruction set, and how many operations a round of each makes.
 struct Loops {
@@ -106,14 +184,21 @@ struct Loops {
     int64_t multiply_add_operations;
     int64_t (*dot)(int64_t rounds);
     int64_t dot_operations;
+    // Groups of a row with weights of 4 bits, of 4 bits with minima, and of 8 bits: each returns how many it did.
+    int64_t (*groups4)(int64_t rounds);
+    int64_t (*groups4_minima)(int64_t rounds);
+    int64_t (*groups8)(int64_t rounds);
 };
 
 const Loops kLoops[] = {
 #if defined(__x86_64__)
-    {"avx512", multiply_add_avx512, 2 * kChains * 16, dot_avx512, 2 * kChains * 64},
-    {"avx2", multiply_add_avx2, 2 * kChains * 8, dot_avx2, 2 * kDotChains * 32},
+    {"avx512", multiply_add_avx512, 2 * kChains * 16, dot_avx512, 2 * kChains * 64, groups_avx512<false, 8>,
+     groups_avx512<true, 8>, groups_avx512<false, 16>},
+    {"avx2", multiply_add_avx2, 2 * kChains * 8, dot_avx2, 2 * kDotChains * 32, groups_avx2<false, products_4bit_avx2>,
+     groups_avx2<true, products_4bit_avx2>, groups_avx2<false, products_8bit_avx2>},
 #endif
-    {"portable", multiply_add_portable, 2 * kFloats, dot_portable, 2 * kBytes},
+    {"portable", multiply_add_portable, 2 * kFloats, dot_portable, 2 * kBytes, groups_portable, groups_portable,
+     groups_portable},
 };
 
 // Of the instruction set in use.
@@ -137,4 +222,10 @@ int64_t octavo_ceiling_fma(int64_t rounds, float* result) {
 int64_t octavo_ceiling_dot(int64_t rounds, int64_t* result) {
     *result = loops().dot(rounds);
     return rounds * loops().dot_operations;
+}
+
+int64_t octavo_ceiling_quantized(int32_t format, int64_t rounds) {
+    const Loops& l = loops();
+    const bool is_8bit = format == kOctavoInt8 || format == kOctavoInt8Fine;
+    return kGroupProducts * (is_8bit ? l.groups8 : format == kOctavoInt4 ? l.groups4 : l.groups4_minima)(rounds);
 }

@@ -127,6 +127,9 @@ OCTAVO_API int32_t octavo_num_threads();
 OCTAVO_API int64_t octavo_ceiling_read(const void* memory, int64_t num_bytes);
 OCTAVO_API int64_t octavo_ceiling_fma(int64_t rounds, float* result);
 OCTAVO_API int64_t octavo_ceiling_dot(int64_t rounds, int64_t* result);
+// What a linear on a quantised weight computes, out of registers: the products of a group and its multiply-adds. Returns the
+// number of products.
+OCTAVO_API int64_t octavo_ceiling_quantized(int32_t format, int64_t rounds);
 
 // weight [out, in] of an OctavoWeightType -> packed [ceil(out / 16), in, 16] of the same, padded with zeros.
 OCTAVO_API void octavo_pack_linear(const void* weight, int32_t weight_type, void* packed, int64_t out_features,
