@@ -30,15 +30,14 @@ QUANTIZATIONS = ("int8", "int4")
 """What plain weights may be rounded to at load (octavo/loading/quantization.py)."""
 
 KV_CACHE_DTYPES = {
-    "auto": "float32",
     "float32": "float32",
     "fp32": "float32",
     "float16": "float16",
     "fp16": "float16",
     "int8": "int8",
 }
-"""Each name, and torch's name of the type that holds keys and values. auto: the type that the model computes in. int8:
-with one fp32 scale a token and KV head (docs/kernel-contract.md)."""
+"""Each name, and torch's name of the type that holds keys and values; "auto" beside them. int8: with one fp32 scale a
+token and KV head (docs/kernel-contract.md)."""
 
 BACKENDS = ("cpu", "reference")
 
@@ -74,7 +73,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": DTYPES,
     "quantization": QUANTIZATIONS,
-    "kv_cache_dtype": tuple(KV_CACHE_DTYPES),
+    "kv_cache_dtype": ("auto", *KV_CACHE_DTYPES),
     "eviction_policy": tuple(EVICTION_POLICIES),
     "preemption_mode": PREEMPTION_MODES,
     "scheduling_policy": POLICY_NAMES,
@@ -157,7 +156,11 @@ class EngineArgs:
 
     @property
     def kv_dtype_name(self) -> str:
-        """Its name, for those who do without torch."""
+        """Its name, for those who do without torch. auto: 16 bits, as nearly all weights have at most, which halves the
+        memory of a conversation and changes logits by far less than the weights' own rounding (docs/benchmarks.md);
+        fp32 where the weights are to be unpacked to that."""
+        if self.kv_cache_dtype == "auto":
+            return "float32" if self.dtype in ("float32", "fp32") else "float16"
         return KV_CACHE_DTYPES[self.kv_cache_dtype]
 
     @property

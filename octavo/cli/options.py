@@ -140,7 +140,10 @@ _engine_settings = all_of(
         default=None,
         help="Keep packed weights in the cache folder, so that the next start is quick.  [default: on]",
     ),
-    setting("--kv-cache-dtype", help="Type of the KV cache: auto (that of --dtype), float16 or int8.  [default: auto]"),
+    setting(
+        "--kv-cache-dtype",
+        help="Type of the KV cache: auto (float16; with --dtype float32 fp32), float16, fp32, int8.  [default: auto]",
+    ),
     setting("--max-model-len", type=TokenCount(), help="Longest prompt plus output: 4096, 4k, 4K (4096) or auto."),
     setting("--kv-cache-memory-bytes", type=ByteSize(), help="Memory for the KV cache: 2GiB, 500M, bytes."),
     setting("--num-blocks", type=click.IntRange(1), help="Blocks in the KV cache, instead of a size in bytes."),

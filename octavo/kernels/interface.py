@@ -222,8 +222,8 @@ def allocate_kv(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: i
     """KV memory of one layer slot, zeroed. ``dtype``: float32, float16, or int8 (scales are added).
 
     Mapped, not written: the system gives a page out when it is first touched, so a large pool costs neither time at
-    start nor memory before it is used. Page-aligned. Private to the process: the system gives huge pages (far fewer
-    misses when blocks are read) to private memory, and by default not to shared.
+    start nor memory before it is used, but for a little (runner/page_ahead.py). Page-aligned. Private to the process:
+    the system gives huge pages (far fewer misses when blocks are read) to private memory, and by default not to shared.
     """
     num_scales = num_blocks * num_kv_heads * block_size
     keys, values = (_map_zeros(num_scales * head_dim, dtype) for _ in range(2))

@@ -14,6 +14,7 @@ from octavo.runner.disk_tier import DiskStore
 from octavo.runner.drafted_draws import FurtherTokens
 from octavo.runner.execution import make_execution
 from octavo.runner.input_batch import InputBatch
+from octavo.runner.page_ahead import PageAhead
 from octavo.runner.sampler import Sampler, Samples
 from octavo.runner.step_inputs import DrawingRows, KnownToken, StepInputs
 from octavo.runner.swapping import copy_between
@@ -76,13 +77,17 @@ class ModelRunner:
         self._batch = batch
         self._sampler = sampler
         self._encode_bad_words = bad_words
+        self._pages = PageAhead(kv.slots)
 
     def submit(self, plan: StepPlan) -> LandedStep:
         """Carry ``plan`` out; what it raises comes out of ``result``."""
+        self._pages.step_begins(plan.table_writes)
         try:
             return LandedStep(self._execute(plan))
         except Exception as error:  # noqa: BLE001 - the engine decides
             return LandedStep(error)
+        finally:
+            self._pages.step_ended()
 
     def reset(self) -> None:
         """Forget every row; KV contents stay."""

@@ -30,11 +30,11 @@ def test_smollm2(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told["weights in memory"] == "92.1 MiB"
     assert told["context"] == "8,192 tokens"
     assert told["layer groups"] == "30 layers global"
-    # 30 layers x (key + value) x 3 KV heads x 64 x 4 bytes.
-    assert told["KV a token"].startswith("46,080 bytes")
-    assert told["block"] == "16 tokens of one layer group, 720.0 KiB"
-    # 512 MiB / 720 KiB
-    assert told["blocks that fit"].startswith("728 (11,648 tokens) in 512.0 MiB (50% of the memory free")
+    # 30 layers x (key + value) x 3 KV heads x 64 x 2 bytes.
+    assert told["KV a token"].startswith("23,040 bytes")
+    assert told["block"] == "16 tokens of one layer group, 360.0 KiB"
+    # 512 MiB / 360 KiB
+    assert told["blocks that fit"].startswith("1,456 (23,296 tokens) in 512.0 MiB (50% of the memory free")
 
 
 def test_gemma3_has_a_global_group_and_five_with_a_window(gemma3_path: Path) -> None:
@@ -42,10 +42,10 @@ def test_gemma3_has_a_global_group_and_five_with_a_window(gemma3_path: Path) -> 
     assert told["architecture"] == "gemma3"
     groups = told["layer groups"].split(", ")
     assert groups == ["3 layers global", "5 x 3 layers with a window of 512 tokens"]
-    # 18 layers x (key + value) x 1 KV head x 256 x 4 bytes; a block holds 3 layers of 16 tokens: 96 KiB.
-    assert told["KV a token"].startswith("36,864 bytes")
-    assert told["block"] == "16 tokens of one layer group, 96.0 KiB"
-    assert told["blocks that fit"] == "96 (256 tokens) in 9.0 MiB (kv_cache_memory_bytes)"
+    # 18 layers x (key + value) x 1 KV head x 256 x 2 bytes; a block holds 3 layers of 16 tokens: 48 KiB.
+    assert told["KV a token"].startswith("18,432 bytes")
+    assert told["block"] == "16 tokens of one layer group, 48.0 KiB"
+    assert told["blocks that fit"] == "192 (512 tokens) in 9.0 MiB (kv_cache_memory_bytes)"
 
 
 def test_a_kv_cache_in_8_bits_costs_a_quarter_and_the_scales(smollm2_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_a_model_larger_than_the_memory_has_no_room(smollm2_path: Path, monkeypa
 
 
 SETTINGS = {
-    "num-blocks": ({"num_blocks": 100}, "100 (1,600 tokens) in 70.3 MiB (num_blocks)"),
+    "num-blocks": ({"num_blocks": 100}, "100 (1,600 tokens) in 35.2 MiB (num_blocks)"),
     "capped": ({"max_model_len": 64, "max_num_seqs": 1}, "4 (64 tokens) in at most "),
-    "bytes": ({"kv_cache_memory_bytes": 2**20 * 9}, "12 (192 tokens) in 9.0 MiB (kv_cache_memory_bytes)"),
+    "bytes": ({"kv_cache_memory_bytes": 2**20 * 9}, "25 (400 tokens) in 9.0 MiB (kv_cache_memory_bytes)"),
     "too few bytes": ({"kv_cache_memory_bytes": 1024}, "none: a KV pool of 1,024 bytes (kv_cache_memory_bytes) cannot"),
     "too many bytes": ({"kv_cache_memory_bytes": 2**50}, "none: kv_cache_memory_bytes is 1,048,576.00 GiB, but "),
     "too many blocks": ({"num_blocks": 10**9}, "none: the pool of 1,000,000,000 blocks (num_blocks) is "),
