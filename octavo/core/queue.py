@@ -27,6 +27,9 @@ class RequestQueue:
 
     def peek(self) -> Request | None:
         """The request that goes next."""
+        if len(self._lines) == 1:
+            (line,) = self._lines.values()
+            return line[0]
         return min(self._lines.items(), key=self._standing)[1][0] if self._lines else None
 
     def following(self, first: Request, limit: int) -> list[Request]:
