@@ -22,6 +22,7 @@ def scheduler_config(args: EngineArgs, max_model_len: int) -> SchedulerConfig:
         policy=policy_settings(args),
         prompts=prompt_bounds(args),
         max_steps_in_flight=args.max_steps_in_flight,
+        admission_quantile=args.admission_quantile,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.scheduler_types import (
+    ADMISSION_QUANTILE,
     POLICY_NAMES,
     PREEMPTION_MODES,
     PolicyName,
@@ -95,7 +96,8 @@ class EngineArgs:
     keep evicted blocks of the prefix cache too. ``prefix_cache_dir``: folder of a file in which the prefix cache
     outlives a restart, ``prefix_cache_disk_space`` GiB large (None: 4). ``pin_quota``: share of the pool that pins may
     hold. ``max_head_skips`` later requests may pass one that does not fit, for ``max_head_skip_steps`` steps or
-    ``max_head_skip_seconds`` at most. ``scheduling_policy``: who of those that wait goes next; under "priority" a
+    ``max_head_skip_seconds`` at most. ``admission_quantile``: how likely the memory has to suffice for what is admitted
+    (0: admission does not look ahead). ``scheduling_policy``: who of those that wait goes next; under "priority" a
     request counts as one level better after each ``priority_aging_seconds``, under "fair" a tenant's tokens count at
     the ``fair_*_weight``s of prompts and answers. ``max_long_partial_prefills``
     prompts with more than ``long_prefill_token_threshold`` tokens to compute (None: four times
@@ -136,6 +138,7 @@ class EngineArgs:
     max_head_skips: int = 32
     max_head_skip_steps: int = 256
     max_head_skip_seconds: float = 30.0
+    admission_quantile: float = ADMISSION_QUANTILE
     speculation: str = "ngram"
     num_speculative_tokens: int = 15
     prefix_cache_on_host: bool = False
@@ -268,6 +271,7 @@ def _check_sizes(args: EngineArgs) -> None:
         raise ConfigurationError(
             f"max_steps_in_flight must be 1 or {MAX_STEPS_IN_FLIGHT}, got {args.max_steps_in_flight}"
         )
+    SchedulerConfig(admission_quantile=args.admission_quantile)
     if args.max_num_batched_tokens is not None:
         SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens)
 

@@ -241,6 +241,11 @@ _engine_settings = all_of(
         help="What a token of an answer counts in it.  [default: 2]",
     ),
     setting(
+        "--admission-quantile",
+        type=click.FloatRange(0, 1, max_open=True),
+        help="How likely the memory has to suffice for what is admitted; say 0.99; 0: not at all.  [default: 0]",
+    ),
+    setting(
         "--speculation",
         type=click.Choice(SPECULATION_METHODS),
         help="Draft tokens where a text repeats itself: ngram or off.  [default: ngram]",
@@ -303,6 +308,7 @@ ENGINE_FIELDS = (
     "priority_aging_seconds",
     "fair_input_weight",
     "fair_output_weight",
+    "admission_quantile",
     "speculation",
     "num_speculative_tokens",
     "seed",

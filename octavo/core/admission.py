@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from octavo.core import policy
+from octavo.core.foresight import Foresight
 from octavo.core.kv_types import PrefixHit
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.population import Population
@@ -37,6 +38,24 @@ class Offer(NamedTuple):
         return self.first is first and self.num_pushed == num_pushed and room <= self.room
 
 
+NUM_WAYS = 4
+"""Of those that are passed the first so many are to come in by themselves in time."""
+
+
+class Refusal(NamedTuple):
+    """``request`` was not likely to have room with ``num_free`` blocks beside ``num_running`` others, so it is not with
+    fewer blocks beside as many."""
+
+    request: Request | None
+    num_free: int
+    num_running: int
+
+    def covers(self, request: Request, num_free: int, num_running: int) -> bool:
+        return self.request is request and num_free <= self.num_free and num_running >= self.num_running
+
+
+NO_REFUSAL = Refusal(None, 0, 0)
+
 NO_OFFER = Offer(None, 0, 0)
 
 
@@ -44,7 +63,8 @@ class Admission:
     """In the order of the policy, but for the bounded skipping of requests that do not fit (see ``Skipping``).
 
     A request is admitted only where all it has so far will fit beside what running ones have, with some growth kept
-    back; one that passes another leaves more (``PASSING_RESERVES``).
+    back, and where it is likely to have room until it ends (``Foresight``); one that passes another leaves more
+    (``PASSING_RESERVES``), and time for that one to come in.
     """
 
     def __init__(self, config: SchedulerConfig, population: Population) -> None:
@@ -55,7 +75,9 @@ class Admission:
         self._waiting = population.waiting
         self._ordering = population.ordering
         self._skipping = Skipping(config.head_skips)
+        self._foresight = Foresight(config.admission_quantile, population)
         self._last_offer = NO_OFFER
+        self._last_refusal = NO_REFUSAL
 
     def tell_time(self, now: float) -> None:
         """``now``: seconds, on a clock of the caller's. Without it, turns are overdue by their steps alone."""
@@ -74,7 +96,7 @@ class Admission:
             if self._holds(request, hit) or self._parks(request, hit, draft.step_id):
                 continue
             fitting = self._fitting(hit, request.num_tokens, self._spare(draft, 1))
-            if fitting is None:
+            if fitting is None or not self._will_fit(request, fitting, draft):
                 if draft.is_for_one:
                     return
                 yield from self._candidates_after(request, draft)
@@ -97,7 +119,7 @@ class Admission:
             if found.num_tokens >= best_hit.num_tokens + self._kv.config.block_size:
                 fitting = self._fitting(found, request.num_tokens, self._spare(draft, 1))
                 has_to_wait = self._is_held(request, found) or self._block_in_work(request, found, draft.step_id)
-                if fitting is not None and not has_to_wait:
+                if fitting is not None and not has_to_wait and self._will_fit(request, fitting, draft):
                     best, best_hit, num_passed = request, fitting, len(passed)
             passed.append(request)
         self._note_passed(passed[:num_passed], draft)
@@ -125,7 +147,11 @@ class Admission:
             if self._holds(request, hit) or self._parks(request, hit, draft.step_id):
                 continue
             fitting = self._fitting(hit, request.num_tokens, self._spare(draft, PASSING_RESERVES))
-            if fitting is None:
+            if (
+                fitting is None
+                or not self._will_fit(request, fitting, draft)
+                or not self._leaves_way(request, fitting, skipped, draft)
+            ):
                 skipped.append(request)
             else:
                 self._note_passed(skipped, draft)
@@ -137,6 +163,32 @@ class Admission:
         for request in passed:
             self._ordering.take_up(request)
         self._skipping.note(passed, draft.step_id)
+
+    def _will_fit(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> bool:
+        """Is it likely to have room until it ends, and those that run beside it? Asked again only once more blocks are
+        free. What waits while nothing runs, or is overdue, or has had others give way, is not held up for what may
+        come."""
+        if draft.is_empty or draft.is_for_one or self._skipping.is_overdue(request, draft.step_id):
+            return True
+        num_free, num_running = self._kv.pool.num_free - draft.num_owed_blocks, len(self._running)
+        if self._last_refusal.covers(request, num_free, num_running):
+            return False
+        will_fit = self._foresight.fits(request, hit, num_free)
+        if not will_fit and request is self._waiting.peek():
+            self._last_refusal = Refusal(request, num_free, num_running)
+        return will_fit
+
+    def _leaves_way(self, request: Request, hit: PrefixHit, skipped: Sequence[Request], draft: PlanDraft) -> bool:
+        """Are those that it passes likely to come in before their turn is overdue, so that nobody has to give way?"""
+        num_free = self._kv.pool.num_free - draft.num_owed_blocks
+        wanted = (
+            (
+                self._kv.num_taken(self._lookup(each), each.num_tokens),
+                self._skipping.num_steps_left(each, draft.step_id),
+            )
+            for each in skipped[:NUM_WAYS]
+        )
+        return self._foresight.leaves_way(request, hit, num_free, wanted)
 
     def clear_way(self, draft: PlanDraft) -> None:
         """Where the first in line would fit without those that have to give way to it, these go back in line, as many

@@ -66,6 +66,10 @@ class KVCacheManager:
             return True
         return self._counts.taken(hit, num_tokens) + spare <= self.pool.num_free
 
+    def num_taken(self, hit: PrefixHit, num_tokens: int) -> int:
+        """Blocks that are free now and would not be, once a sequence that begins with ``hit`` has ``num_tokens``."""
+        return self._counts.taken(hit, num_tokens)
+
     def num_named_tokens(self, tables: BlockTables, num_tokens: int) -> int:
         """How many of a sequence's first ``num_tokens`` tokens lie in blocks of the prefix cache, or behind the windows
         of all groups."""

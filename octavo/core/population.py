@@ -11,6 +11,7 @@ from octavo.core.hashing import HashChain, pack_tokens
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import PrefixHit
 from octavo.core.ordering import ByPriority, Fcfs, Ordering
+from octavo.core.output_lengths import OutputLengths
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.publication import Publisher
 from octavo.core.queue import RequestQueue
@@ -48,6 +49,7 @@ class Population:
         self.families = Families()
         self.held_long: dict[Request, None] = {}
         """Long prompts that wait until fewer of them are in work."""
+        self.output_lengths = OutputLengths()
         self.publisher = Publisher(kv, self.prefix_waits)
         self.copies: list[BlockCopy] = []
         self.released_rows: list[int] = []
@@ -198,6 +200,8 @@ class Population:
         self.tenants.end(request)
         request.move_to(status)
         request.stop_reason = stop_reason
+        if request.group is None and request.num_output_tokens and status is not Status.FAILED:
+            self.output_lengths.note(request.num_output_tokens, status is Status.STOPPED, request.tenant)
         if request.pin_claim is not None:
             self.kv.keeping.pins.give_up(request.pin_claim)
         if was_running:

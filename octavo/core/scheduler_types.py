@@ -103,6 +103,9 @@ MAX_AGING_SECONDS = 10**9
 
 MAX_FAIR_WEIGHT = 10**6
 
+ADMISSION_QUANTILE = 0.0
+"""Nobody looks ahead; with 0.99 few are preempted (``octavo bench admission``)."""
+
 
 LONG_STEPS = 4
 """Whole steps that a prompt takes, from which on it is long where nothing else is said."""
@@ -134,7 +137,8 @@ class PromptBounds:
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Budgets. ``max_num_batched_tokens``: tokens computed in one step; at least ``max_num_seqs``, so that every
-    running sequence can have its token. ``max_model_len``: prompt plus output of one sequence.
+    running sequence can have its token. ``max_model_len``: prompt plus output of one sequence. ``admission_quantile``:
+    how likely the blocks have to suffice that admitted requests will come to need; 0: nobody looks ahead.
 
     Raises:
         ConfigurationError: numbers that cannot work together.
@@ -149,8 +153,11 @@ class SchedulerConfig:
     prompts: PromptBounds = PromptBounds()
     preemption_mode: PreemptionMode = "auto"
     policy: PolicySettings = PolicySettings()
+    admission_quantile: float = ADMISSION_QUANTILE
 
     def __post_init__(self) -> None:
+        if not 0 <= self.admission_quantile < 1:
+            raise ConfigurationError(f"admission_quantile must be 0 or more and below 1, got {self.admission_quantile}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigurationError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "

@@ -22,6 +22,18 @@ class Skipping:
         """May one more request pass all of these?"""
         return all(self._may_be_passed(request, step_id) for request in skipped)
 
+    def num_steps_left(self, request: Request, step_id: int) -> int:
+        """Steps until the turn of a request is overdue that has been passed or is about to be, if they take as long as
+        those since it first was."""
+        if request.first_skip is None:
+            return self._bounds.max_steps
+        first_step, first_time = request.first_skip
+        num_steps, seconds = step_id - first_step, self._now - first_time
+        num_left = self._bounds.max_steps - num_steps
+        if seconds <= 0:
+            return num_left
+        return min(num_left, int((self._bounds.max_seconds - seconds) / seconds * num_steps))
+
     def note(self, skipped: Iterable[Request], step_id: int) -> None:
         """A request has passed all of these in step ``step_id``."""
         for request in skipped:

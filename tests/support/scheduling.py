@@ -17,7 +17,14 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import PolicySettings, PreemptionMode, PromptBounds, SchedulerConfig, SkipBounds
+from octavo.core.scheduler_types import (
+    ADMISSION_QUANTILE,
+    PolicySettings,
+    PreemptionMode,
+    PromptBounds,
+    SchedulerConfig,
+    SkipBounds,
+)
 from octavo.core.speculation import Speculation
 from octavo.core.step import PendingStep
 from octavo.engine.intake import Intake
@@ -53,6 +60,7 @@ class Harness:
     policy: PolicySettings = field(default_factory=PolicySettings)
     standing: Callable[[int], Mapping[str, Any]] = lambda number: NOTHING
     prompts: PromptBounds = field(default_factory=PromptBounds)
+    admission_quantile: float = ADMISSION_QUANTILE
     pin_quota: float = 0.5
     eviction_policy: str = "lru"
     speculation: Speculation = field(default_factory=Speculation)
@@ -86,6 +94,7 @@ class Harness:
             head_skips=self.head_skips,
             policy=self.policy,
             prompts=self.prompts,
+            admission_quantile=self.admission_quantile,
         )
         self.kv = KVCacheManager(cache)
         self.kv.host.disk.load(self.disk.stored())
