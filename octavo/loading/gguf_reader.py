@@ -1,12 +1,13 @@
 """Opening GGUF files: the ``gguf`` package's reader, made quick on the long arrays of a vocabulary."""
 
 import struct
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, ReaderTensor
+from gguf import GGUFReader, GGUFValueType, ReaderField, ReaderTensor
 
 from octavo.core.errors import ConfigurationError
 
@@ -15,7 +16,8 @@ _BROKEN = (ValueError, IndexError, KeyError, TypeError, OverflowError, struct.er
 
 
 class QuickReader(GGUFReader):  # type: ignore[misc]  # the package is not typed
-    """Reads an array in one go; the package's own loop makes several arrays an element (8 s for 49,152 tokens)."""
+    """Reads an array in one go; the package's own loop makes several arrays an element (8 s for 49,152 tokens). Of an
+    array of strings its one part is all of them as they lie in the file: ``contents`` reads it."""
 
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
@@ -25,7 +27,8 @@ class QuickReader(GGUFReader):  # type: ignore[misc]  # the package is not typed
         element, count = GGUFValueType(self._get(orig_offs, np.uint32)[0]), self._get(orig_offs + 4, np.uint64)
         start = orig_offs + 12
         if element is GGUFValueType.STRING:
-            strings, size = self._strings(start, int(count[0]))
+            size = self._size_of_strings(start, int(count[0]))
+            strings = [np.asarray(self.data)[start : start + size]]
         elif element is GGUFValueType.ARRAY:
             raise ValueError("arrays of arrays are not supported")
         else:
@@ -35,18 +38,60 @@ class QuickReader(GGUFReader):  # type: ignore[misc]  # the package is not typed
                 raise ValueError("an array ends past the end of the file")
         return 12 + size, strings, list(range(len(strings))), [GGUFValueType.ARRAY, element]
 
-    def _strings(self, start: int, count: int) -> tuple[list[np.ndarray[Any, Any]], int]:
-        """``count`` strings with 8-byte lengths from byte ``start`` on, and the bytes that they take."""
-        flat = np.asarray(self.data)
-        unpack = struct.Struct("<Q" if self.byte_order == "I" else ">Q").unpack_from
-        strings, offset = [], start
+    def _size_of_strings(self, start: int, count: int) -> int:
+        """Bytes that ``count`` strings with 8-byte lengths take from byte ``start`` on."""
+        flat, offset = self.data.data, start
+        unpack = _length_of(self).unpack_from
         for _ in range(count):
-            (length,) = unpack(flat.data, offset)
-            strings.append(flat[offset + 8 : offset + 8 + length])
-            offset += 8 + length
+            offset += 8 + unpack(flat, offset)[0]
         if offset > len(flat):
             raise ValueError("a string ends past the end of the file")
-        return strings, offset - start
+        return offset - start
+
+    def contents(self, field: ReaderField) -> Any:
+        """A field's number, text or list.
+
+        Raises:
+            UnicodeDecodeError: a text is not UTF-8.
+        """
+        if field.types[0] != GGUFValueType.ARRAY or field.types[-1] != GGUFValueType.STRING:
+            return field.contents()
+        unpack = _length_of(self).unpack_from
+        held, offset, strings = field.parts[field.data[0]].tobytes(), 0, []
+        while offset < len(held):
+            begin = offset + 8
+            offset = begin + unpack(held, offset)[0]
+            strings.append(held[begin:offset].decode())
+        return strings
+
+
+def _length_of(reader: GGUFReader) -> struct.Struct:
+    return struct.Struct("<Q" if reader.byte_order == "I" else ">Q")
+
+
+class _Metadata(Mapping[str, Any]):
+    """Read when they are asked for: a vocabulary takes longer than all else in a header."""
+
+    def __init__(self, reader: QuickReader, path: Path) -> None:
+        self._reader = reader
+        self._path = path
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._known:
+            try:
+                self._known[key] = self._reader.contents(self._reader.fields[key])
+            except UnicodeDecodeError as error:
+                raise ConfigurationError(
+                    f"{self._path}: {key} in its metadata is not UTF-8 text; fetch the file again"
+                ) from error
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reader.fields)
+
+    def __len__(self) -> int:
+        return len(self._reader.fields)
 
 
 class GGUFFile:
@@ -76,12 +121,13 @@ class GGUFFile:
             )
 
     @cached_property
-    def metadata(self) -> dict[str, Any]:
-        """Scalars, strings and lists by key, the vocabulary included."""
-        try:
-            return {key: field.contents() for key, field in self._reader.fields.items()}
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"{self.path}: its metadata are not UTF-8 text; fetch the file again") from error
+    def metadata(self) -> Mapping[str, Any]:
+        """Scalars, strings and lists by key, the vocabulary included.
+
+        Raises:
+            ConfigurationError: when a text is asked for that is not UTF-8.
+        """
+        return _Metadata(self._reader, self.path)
 
 
 def _one_line(error: BaseException) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 from unittest import mock
 
 import gguf
+import numpy as np
 import torch
+from gguf import GGUFValueType
 from torch import Tensor
 
 from octavo.kernels.registry import select_ops
@@ -15,6 +17,17 @@ from octavo.loading.gguf_reader import QuickReader
 from octavo.loading.weights import load_model
 from octavo.models.interface import Model
 from tests.support.forward import prompt_logits
+
+
+class _ReaderInParts(QuickReader):
+    """With an array's strings as parts of a field, as the package has them."""
+
+    def __init__(self, path: Path, mode: str = "r") -> None:
+        super().__init__(path, mode)
+        for name, field in self.fields.items():
+            if field.types[0] == GGUFValueType.ARRAY and field.types[-1] == GGUFValueType.STRING:
+                strings = [np.frombuffer(text.encode(), np.uint8) for text in self.contents(field)]
+                self.fields[name] = field._replace(parts=strings, data=list(range(len(strings))))
 
 
 @cache
@@ -28,7 +41,7 @@ def reference_model(path: Path) -> Any:
 
     if path.suffix == ".gguf":
         names = cache(gguf.get_tensor_name_map)
-        with mock.patch.multiple(gguf, GGUFReader=QuickReader, get_tensor_name_map=names):
+        with mock.patch.multiple(gguf, GGUFReader=_ReaderInParts, get_tensor_name_map=names):
             return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 

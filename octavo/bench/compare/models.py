@@ -68,12 +68,12 @@ def _made_once(wanted: Path, write: Callable[[Path], None]) -> Path:
 
 def _write_gguf(path: Path, weights: str, target: Path) -> None:
     source, (kind, file_type) = QuickReader(path), _KINDS[weights]
-    writer = gguf.GGUFWriter(target, source.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(target, source.contents(source.fields["general.architecture"]))
     writer.add_file_type(file_type)
     for key, field in source.fields.items():
         if key not in _WRITTEN_BY_THE_WRITER and not key.startswith("GGUF."):  # those are the header's own numbers
             is_array = field.types[0] == GGUFValueType.ARRAY
-            writer.add_key_value(key, field.contents(), field.types[0], field.types[-1] if is_array else None)
+            writer.add_key_value(key, source.contents(field), field.types[0], field.types[-1] if is_array else None)
     for tensor in source.tensors:
         data, stored_as = _requantized(tensor, kind)
         writer.add_tensor(tensor.name, data, raw_dtype=stored_as)
