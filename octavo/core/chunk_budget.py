@@ -41,7 +41,7 @@ class ChunkBudget:
         if self._seconds_per_token is None or self._seconds == inf:
             return most
         seconds = (self._seconds - self._held_seconds) / num_sharing
-        return max(1, min(most, int(seconds / self._seconds_per_token(start))))
+        return max(1, int(min(most, seconds / self._seconds_per_token(start))))
 
     def spend(self, start: int, count: int) -> None:
         """A chunk of ``count`` tokens from position ``start`` on was planned."""

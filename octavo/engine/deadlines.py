@@ -1,6 +1,7 @@
 """When open requests have to have started, and to have ended."""
 
 import heapq
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -40,15 +41,14 @@ class Deadlines:
             self._heap = [bound for request in self._requests.values() for bound in _bounds_of(request)]
             heapq.heapify(self._heap)
 
-    def take_overdue(self, now: float) -> list[tuple[EngineRequest, Timeout]]:
-        """Open requests with a bound before ``now``, the earliest first; each bound is told once."""
-        overdue: list[tuple[EngineRequest, Timeout]] = []
+    def take_overdue(self, now: float) -> Iterator[tuple[EngineRequest, Timeout]]:
+        """Open requests with a bound before ``now``, the earliest first; each bound is told once, and none of a request
+        that has ended (``remove``) when its turn comes."""
         while self._heap and self._heap[0].time <= now:
             bound = heapq.heappop(self._heap)
             request = self._requests.get(bound.request_id)
             if request is not None and bound in _bounds_of(request):  # else of an earlier one with this id
-                overdue.append((request, bound.kind))
-        return overdue
+                yield request, bound.kind
 
 
 def _bounds_of(request: EngineRequest) -> list[_Bound]:

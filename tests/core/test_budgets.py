@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from octavo.core.chunk_budget import ChunkBudget
 from octavo.core.errors import ConfigurationError
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import PromptBounds
@@ -164,6 +165,12 @@ def test_a_machine_that_slows_down_slows_both_down() -> None:
     machine.slowdown = 3.0
     after = [chunk(machine.steps[-1][0], request) for _ in range(80) if machine.step()][-3:]
     assert max(after) == pytest.approx(before, abs=2)
+
+
+def test_tokens_that_cost_next_to_nothing_are_no_fault() -> None:
+    """A cost that has shrunk with each step: more tokens would have room than any number says."""
+    budget = ChunkBudget(10, 1.0, lambda _start: 5e-324)
+    assert budget.most_tokens(0) == 10
 
 
 def test_a_step_that_was_held_up_changes_little() -> None:

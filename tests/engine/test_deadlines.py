@@ -104,6 +104,20 @@ def test_one_that_waits_too_long_is_ended_and_the_others_go_on(depth: int) -> No
 
 
 @DEPTHS
+def test_both_times_are_over_within_one_step(depth: int) -> None:
+    """A long step passes the bound of the queue and that of the whole answer: the request ends once, by the first."""
+    bench = Bench(depth, max_num_seqs=1)
+    bench.add("runs", [1, 2, 3], 20)
+    bench.add("waits", [4, 5, 6], 5, start_by=START + 4.2, end_by=START + 4.7)
+    bench.add("late", [4, 5, 6], 5, start_by=START + 4.7, end_by=START + 4.2, n=2)
+    bench.assert_nothing_is_left()
+    bench.assert_timed_out("waits", "queue")
+    bench.assert_timed_out("late", "deadline", 2)
+    assert bench.tokens("runs") == expected_output([1, 2, 3], 20)
+    assert bench.engine.stats().timed_out == {"queue": 1, "deadline": 1}
+
+
+@DEPTHS
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0, 10.0, 21.0])
 @pytest.mark.parametrize("shape", ["plain", "choices", "beams", "pinning"])
 def test_a_deadline_at_any_time(depth: int, seconds: float, shape: str) -> None:
@@ -196,5 +210,5 @@ def test_bounds_of_ended_requests_do_not_pile_up() -> None:
         deadlines.remove(str(number))
     assert len(deadlines._heap) < 100
     assert deadlines.next_time == 5.0
-    assert deadlines.take_overdue(4.0) == []
-    assert deadlines.take_overdue(5.0) == [(keep, "deadline")]
+    assert list(deadlines.take_overdue(4.0)) == []
+    assert list(deadlines.take_overdue(5.0)) == [(keep, "deadline")]
