@@ -6,6 +6,7 @@ with its parent, and its end is what tells the parent that something went wrong.
 """
 
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -84,6 +85,7 @@ def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoRet
         outputs.connect(args.output_endpoint)
         outputs.send(encode(Heartbeat()))  # on the socket that was connected last: all of them are
         engine = _build(factory, outputs)
+        gc.freeze()  # it stays: no step waits for it to be looked through
         outputs.send(encode(News(EngineOutputs(stats=engine.stats()), [])))  # what is shown before the first request
         outputs.send(encode(Ready(engine.limits)))
         EngineProcessLoop(engine, commands, outputs, args.log_stats).run()

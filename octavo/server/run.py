@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import os
@@ -131,6 +132,8 @@ class ServerRun:
         )
         if state.phase is Phase.LOADING:
             state.become_ready(tokenizer, longest)
+            gc.collect()
+            gc.freeze()  # modules, the tokenizer and the app stay: no request waits for them to be looked through
             self._announce(tokenizer.has_chat_template)
         await state.engine.child.dead.wait()
         state.phase = Phase.DEAD
