@@ -10,7 +10,8 @@ from octavo.core.request import Request
 
 
 class PrefixWaits:
-    """Who is computing which block, and who waits for it. A request waits ``max_steps`` steps in all at most.
+    """Who is computing which block, and who waits for it. A request waits ``max_steps`` steps for a block at most;
+    each one that lands brings it on, so that it may wait as long for the next.
 
     Those whose wait is over go back in line by ``requeue``, at once: a request is never in nobody's hands.
     """
@@ -21,7 +22,8 @@ class PrefixWaits:
         self._owners: dict[bytes, Request] = {}
         self._waiters: dict[bytes, dict[Request, None]] = {}
         self._awaited: dict[Request, bytes] = {}
-        self._deadlines: deque[tuple[int, Request]] = deque()  # one entry a request, however often it is parked
+        self._deadlines: deque[tuple[int, Request]] = deque()
+        """Those that are over first. Of a request with several the last counts."""
         self._computing: dict[Request, None] = {}
 
     def claim(self, request: Request, first_block: int) -> None:
@@ -72,16 +74,16 @@ class PrefixWaits:
             del self._waiters[block_hash]
 
     def settle(self, block_hashes: Sequence[bytes]) -> None:
-        """These blocks have landed, or are given up: nobody waits for them any longer."""
-        _for_all(map(self._owners.pop, block_hashes, repeat(None)))
-        if not self._waiters.keys().isdisjoint(block_hashes):
-            self._wake([waiter for block_hash in block_hashes for waiter in self._waiters.get(block_hash, ())])
+        """These blocks have landed: nobody waits for them any longer."""
+        for waiter in self._let_go(block_hashes):
+            waiter.prefix_deadline = None
 
     def abandon(self, request: Request, first_block: int) -> None:
-        """``request`` will not compute its blocks from ``first_block`` on after all."""
+        """``request`` will not compute its blocks from ``first_block`` on after all. Those who waited for them
+        have not got on, so what they have waited counts."""
         self._computing.pop(request, None)
         blocks = _blocks_in_work(request, first_block)
-        self.settle([block_hash for block_hash in blocks if self._owners.get(block_hash) is request])
+        self._let_go([block_hash for block_hash in blocks if self._owners.get(block_hash) is request])
 
     def finish(self, request: Request) -> None:
         """``request`` has landed all that it had when it was admitted."""
@@ -92,8 +94,8 @@ class PrefixWaits:
     def expire(self, step_id: int) -> None:
         """Nobody waits longer than the bound."""
         while self._deadlines and self._deadlines[0][0] <= step_id:
-            request = self._deadlines.popleft()[1]
-            if request in self._awaited:
+            deadline, request = self._deadlines.popleft()
+            if request in self._awaited and request.prefix_deadline == deadline:
                 self._wake([request])
 
     def give_up(self) -> None:
@@ -101,6 +103,15 @@ class PrefixWaits:
         for request in self._awaited:
             request.prefix_deadline = 0
         self._wake(list(self._awaited))
+
+    def _let_go(self, block_hashes: Sequence[bytes]) -> list[Request]:
+        """Nobody computes these blocks. Returns those who waited for them, back in line."""
+        _for_all(map(self._owners.pop, block_hashes, repeat(None)))
+        if self._waiters.keys().isdisjoint(block_hashes):
+            return []
+        waiters = [waiter for block_hash in block_hashes for waiter in self._waiters.get(block_hash, ())]
+        self._wake(waiters)
+        return waiters
 
     def _wake(self, waiters: list[Request]) -> None:
         for waiter in waiters:

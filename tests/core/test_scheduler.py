@@ -5,7 +5,7 @@ import pytest
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.core.prefix_wait import PrefixWaits
 from octavo.core.request import Request, Status
-from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.scheduler_types import PromptBounds, SchedulerConfig
 from octavo.core.step import StepPlan
 from tests.support.fake_runner import expected_output
 from tests.support.scheduling import Harness
@@ -127,6 +127,17 @@ def test_those_who_wait_for_a_prefix_do_not_hold_up_others() -> None:
     assert waiter.num_cached_tokens == 39
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_who_gets_on_may_wait_on(depth: int) -> None:
+    """A prompt of many more steps than anybody waits for a block is computed once, though another has it too."""
+    bounds = PromptBounds(max_long=2, long_threshold=10)  # so that there would be room for both
+    harness = Harness(num_blocks=128, max_num_batched_tokens=8, depth=depth, max_prefix_wait_steps=5, prompts=bounds)
+    prompt = list(range(100))
+    first, second = harness.add(prompt, 2), harness.add(prompt, 2)
+    harness.run()
+    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 99)
+
+
 def test_waiting_for_a_prefix_is_bounded() -> None:
     harness, woken = Harness(), list[Request]()
     owner, waiter = harness.add([1] * 8, 1), harness.add([1] * 8, 1)
@@ -144,20 +155,29 @@ def test_waiting_for_a_prefix_is_bounded() -> None:
     assert not waits.may_wait(waiter, step_id=8), "a wait is not taken up again"
 
 
-def test_a_second_wait_does_not_outlast_the_first_ones_bound() -> None:
-    """Waiter 0 wakes and waits again, behind waiter 1, whose bound lies later."""
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_second_wait_is_a_new_one_if_the_first_has_brought_something(lands: bool) -> None:
+    """The first waiter wakes and waits again, behind the second, whose bound lies later; or, where nothing has landed,
+    before it."""
     harness, woken = Harness(), list[Request]()
     waits = PrefixWaits(3, woken.append)
-    first, second = harness.add([1] * 8, 1), harness.add([1] * 8, 1)
+    owner, first, second = (harness.add([1] * 8, 1) for _ in range(3))
+    owner.chain.append(b"hash")
+    waits.claim(owner, 0)
     waits.park(first, b"hash", step_id=5)
     waits.park(second, b"other", step_id=6)
-    waits.settle([b"hash"])
+    if lands:
+        waits.settle([b"hash"])
+    else:
+        waits.abandon(owner, 0)
     assert woken == [first]
     waits.park(first, b"next", step_id=7)
     waits.expire(8)
-    assert woken == [first, first]
+    assert woken == ([first] if lands else [first, first])
     waits.expire(9)
-    assert woken == [first, first, second]
+    assert woken == ([first, second] if lands else [first, first, second])
+    waits.expire(10)
+    assert sorted(map(id, woken)) == sorted(map(id, [first, first, second]))
 
 
 def test_who_waits_no_more_at_its_bound_is_not_woken() -> None:
