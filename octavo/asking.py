@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.errors import InvalidRequestError, OctavoError
@@ -18,6 +18,26 @@ from octavo.prompt import Prompt, as_token_ids
 Message = Mapping[str, Any]
 
 
+class Term(NamedTuple):
+    """When a call came (``time.time()``), and when it has to be answered, if ever."""
+
+    arrival: float
+    end_by: float | None
+
+    @classmethod
+    def of(cls, timeout: float | None) -> Self:
+        """Of a call that comes now; what it does before the engine has it, tokenizing above all, counts.
+
+        Raises:
+            InvalidRequestError: a timeout that is none.
+        """
+        given: Any = timeout
+        if given is not None and not (isinstance(given, int | float) and given > 0):
+            raise InvalidRequestError(f"timeout must be more than 0 seconds, got {given!r:.80}", "timeout")
+        now = time.time()
+        return cls(now, None if given is None else now + given)
+
+
 def make_request(
     request_id: str,
     token_ids: list[int],
@@ -26,31 +46,27 @@ def make_request(
     cache_salt: str | None,
     num_open_tokens: int,
     retention: Retention | None,
-    timeout: float | None = None,
+    term: Term,
 ) -> EngineRequest:
-    """``params`` None: the defaults, ``max_tokens`` shortened to the room left. ``timeout``: seconds from now on.
+    """``params`` None: the defaults, ``max_tokens`` shortened to the room left.
 
     Raises:
-        InvalidRequestError: params, a retention or a timeout that are none.
+        InvalidRequestError: params or a retention that are none.
     """
     given: Any
     for name, given, kind in (("params", params, SamplingParams), ("retention", retention, Retention)):
         if given is not None and not isinstance(given, kind):
             raise InvalidRequestError(f"{name} must be {kind.__name__}, got {given!r:.80}", name)
-    given = timeout
-    if given is not None and not (isinstance(given, int | float) and given > 0):
-        raise InvalidRequestError(f"timeout must be more than 0 seconds, got {given!r:.80}", "timeout")
-    now = time.time()
     return EngineRequest(
         request_id,
         token_ids,
         params or SamplingParams(),
-        now,
+        term.arrival,
         clamp_max_tokens=params is None,
         cache_salt=cache_salt,
         num_open_tokens=num_open_tokens,
         retention=retention,
-        end_by=None if timeout is None else now + timeout,
+        end_by=term.end_by,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar
 from octavo.asking import (
     PIN_PARAMS,
     Message,
+    Term,
     beam_results,
     check_beam_params,
     ids_to_pin,
@@ -91,7 +92,7 @@ class AsyncLLM:
 
         ``params`` None: ``SamplingParams()`` with ``max_tokens`` shortened to the room there is. ``request_id``: the
         name that outputs carry; need not be unique. ``priority``: the lowest goes first, where the policy is that.
-        ``timeout``: seconds after which the request is ended.
+        ``timeout``: seconds after which the request is ended, from the call on, or from when the model is there.
 
         Raises:
             InvalidRequestError: it can never be served.
@@ -99,7 +100,8 @@ class AsyncLLM:
             EngineDeadError: the engine process is gone.
         """
         text = prompt if isinstance(prompt, str) else None
-        request = await self._request(prompt, params, cache_salt, cache_open_tokens, retention, timeout)
+        term = await self._term(timeout)
+        request = await self._request(prompt, params, cache_salt, cache_open_tokens, retention, term)
         request = replace(request, priority=priority)
         async with aclosing(self._outputs(request, text, request_id)) as outputs:
             async for output in outputs:
@@ -123,13 +125,13 @@ class AsyncLLM:
         ``template_options``: see ``Tokenizer.apply_chat_template``. ``cache_open_tokens`` "system": those of the
         leading system message.
         """
-        await self.start()
+        term = await self._term(timeout)
         check_has_salt(cache_open_tokens, cache_salt)
         token_ids = await self._in_thread(lambda it: it.apply_chat_template(messages, **template_options))
         num_open: int | str = cache_open_tokens
         if isinstance(num_open, str):  # "system"
             num_open = await self._in_thread(lambda it: num_system_tokens(it, messages, token_ids))
-        request = await self._request(token_ids, params, cache_salt, num_open, retention, timeout)
+        request = await self._request(token_ids, params, cache_salt, num_open, retention, term)
         request = replace(request, priority=priority)
         async with aclosing(self._outputs(request, None, request_id)) as outputs:
             async for output in outputs:
@@ -152,7 +154,8 @@ class AsyncLLM:
             EngineDeadError: the engine process is gone.
         """
         check_beam_params(params)
-        request = await self._request(prompt, SamplingParams(), cache_salt, cache_open_tokens, retention, timeout)
+        term = await self._term(timeout)
+        request = await self._request(prompt, SamplingParams(), cache_salt, cache_open_tokens, retention, term)
         output = await self._whole(replace(request, beam_search=params))
         return await self._in_thread(lambda it: beam_results(output, it))
 
@@ -172,9 +175,9 @@ class AsyncLLM:
             InvalidRequestError: the quota (``pin_quota``), or an open request, leaves no room for it.
             EngineDeadError: the engine process is gone.
         """
-        await self.start()
+        term = await self._term(None)
         ids = await self._in_thread(lambda it: ids_to_pin(prompt, it))
-        request = await self._request(ids, PIN_PARAMS, cache_salt, cache_open_tokens, None)
+        request = await self._request(ids, PIN_PARAMS, cache_salt, cache_open_tokens, None, term)
         return pin_made(await self._whole(replace(request, pins=whole_prompt_wish(ids, ttl, priority))))
 
     async def unpin(self, pin_id: str) -> bool:
@@ -220,6 +223,11 @@ class AsyncLLM:
         """Text takes long: the loop goes on meanwhile."""
         return await asyncio.to_thread(work, self.get_tokenizer())
 
+    async def _term(self, timeout: float | None) -> Term:  # noqa: ASYNC109  (ends it in the engine, not here)
+        """Of a call, once the model is there: to wait for that is not the call's."""
+        await self.start()
+        return Term.of(timeout)
+
     async def _request(
         self,
         prompt: Prompt,
@@ -227,10 +235,9 @@ class AsyncLLM:
         cache_salt: str | None,
         num_open_tokens: int,
         retention: Retention | None,
-        seconds: float | None = None,
+        term: Term,
     ) -> EngineRequest:
         """Once the model is there."""
-        await self.start()
         if isinstance(prompt, str):
             token_ids = await self._in_thread(lambda it: it.encode(prompt))
         else:
@@ -242,7 +249,7 @@ class AsyncLLM:
             cache_salt=cache_salt,
             num_open_tokens=num_open_tokens,
             retention=retention,
-            timeout=seconds,
+            term=term,
         )
 
     async def _whole(self, request: EngineRequest) -> RequestOutput:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from octavo.asking import (
     PIN_PARAMS,
     Message,
+    Term,
     beam_results,
     check_beam_params,
     ids_to_pin,
@@ -82,11 +83,11 @@ class LLM:
         Raises:
             InvalidRequestError: one of them can never be served; the others are aborted.
         """
-        listed = listed_prompts(prompts)
+        term, listed = Term.of(timeout), listed_prompts(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in listed]
         ids = [self._encode(prompt) for prompt in listed]
         each_params, open_tokens = _spread(params, len(ids)), [cache_open_tokens] * len(ids)
-        requests = self._requests(ids, each_params, cache_salt, open_tokens, retention, timeout)
+        requests = self._requests(ids, each_params, cache_salt, open_tokens, retention, term)
         return self._run(texts, with_priorities(requests, priority))
 
     def beam_search(
@@ -105,10 +106,11 @@ class LLM:
         Raises:
             InvalidRequestError: one of them can never be served; the others are aborted.
         """
+        term = Term.of(timeout)
         check_beam_params(params)
         ids = [self._encode(prompt) for prompt in listed_prompts(prompts)]
         sampling, open_tokens = [SamplingParams()] * len(ids), [cache_open_tokens] * len(ids)
-        requests = self._requests(ids, sampling, cache_salt, open_tokens, retention, timeout)
+        requests = self._requests(ids, sampling, cache_salt, open_tokens, retention, term)
         outputs = self._run([None] * len(ids), [replace(request, beam_search=params) for request in requests])
         return [beam_results(output, self._tokenizer) for output in outputs]
 
@@ -132,6 +134,7 @@ class LLM:
         Raises:
             InvalidRequestError: one of them can never be served; the others are aborted.
         """
+        term = Term.of(timeout)
         check_has_salt(cache_open_tokens, cache_salt)
         given: Any = messages
         is_one = not isinstance(given, Sequence) or not given or isinstance(given[0], Mapping | str)
@@ -144,7 +147,7 @@ class LLM:
             num_system_tokens(self._tokenizer, talk, token_ids) if cache_open_tokens == "system" else cache_open_tokens
             for talk, token_ids in zip(conversations, ids, strict=True)
         ]
-        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens, retention, timeout)
+        requests = self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens, retention, term)
         return self._run([None] * len(ids), with_priorities(requests, priority))
 
     def stream(
@@ -164,7 +167,7 @@ class LLM:
         ``clamp_max_tokens``: shorten ``max_tokens`` to the room left instead of refusing.
         """
         token_ids = as_token_ids(prompt_token_ids)
-        (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens], retention, timeout)
+        (request,) = self._requests([token_ids], [params], cache_salt, [cache_open_tokens], retention, Term.of(timeout))
         request = replace(request, clamp_max_tokens=clamp_max_tokens or params is None)
         request_id = request.request_id
         open_choices = request.num_choices
@@ -208,8 +211,8 @@ class LLM:
         Raises:
             InvalidRequestError: the quota (``pin_quota``), or an open request, leaves no room for it.
         """
-        ids = ids_to_pin(prompt, self._tokenizer)
-        (request,) = self._requests([ids], [PIN_PARAMS], cache_salt, [cache_open_tokens], None)
+        term, ids = Term.of(None), ids_to_pin(prompt, self._tokenizer)
+        (request,) = self._requests([ids], [PIN_PARAMS], cache_salt, [cache_open_tokens], None, term)
         (output,) = self._run([None], [replace(request, pins=whole_prompt_wish(ids, ttl, priority))])
         return pin_made(output)
 
@@ -247,7 +250,7 @@ class LLM:
         cache_salt: str | None,
         open_tokens: Sequence[int],
         retention: Retention | None,
-        timeout: float | None = None,
+        term: Term,
     ) -> list[EngineRequest]:
         return [
             make_request(
@@ -257,7 +260,7 @@ class LLM:
                 cache_salt=cache_salt,
                 num_open_tokens=num_open,
                 retention=retention,
-                timeout=timeout,
+                term=term,
             )
             for token_ids, param, num_open in zip(ids, params, open_tokens, strict=True)
         ]

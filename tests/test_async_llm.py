@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -63,6 +64,19 @@ async def test_a_request_whose_time_is_over_raises_and_leaves_nothing(llm: Async
     await outputs_of(llm, PROMPTS[1])  # its last news is of a later step
     metrics = await llm.get_metrics()
     assert (metrics.num_running, metrics.num_waiting, metrics.num_active_blocks) == (0, 0, 0)
+
+
+async def test_the_time_for_tokenizing_counts(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = llm.get_tokenizer()
+    encode = tokenizer.encode
+
+    def slowly(text: str) -> list[int]:
+        time.sleep(0.3)
+        return encode(text)
+
+    monkeypatch.setattr(tokenizer, "encode", slowly)
+    with pytest.raises(TimedOutError, match=r"may take 0\.2 s"):
+        await outputs_of(llm, "a", timeout=0.2)
 
 
 async def test_requests_side_by_side_have_the_answers_of_llm(llm: AsyncLLM, folder: Path) -> None:

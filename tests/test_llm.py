@@ -1,5 +1,7 @@
 """``LLM`` in this process, on a small random model."""
 
+import time
+
 import pytest
 
 from octavo import LLM, BeamSearchParams, InvalidRequestError, SamplingParams, TimedOutError
@@ -73,6 +75,19 @@ def test_a_call_whose_time_is_over_raises_and_leaves_nothing(llm: LLM) -> None:
     metrics = llm.get_metrics()
     assert (metrics.num_running, metrics.num_waiting, metrics.num_active_blocks) == (0, 0, 0)
     assert llm.generate(PROMPTS[0], greedy(3), timeout=60)[0].finished
+
+
+def test_the_time_for_tokenizing_counts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = llm.get_tokenizer()
+    encode = tokenizer.encode
+
+    def slowly(text: str) -> list[int]:
+        time.sleep(0.3)
+        return encode(text)
+
+    monkeypatch.setattr(tokenizer, "encode", slowly)
+    with pytest.raises(TimedOutError, match=r"may take 0\.2 s"):
+        llm.generate("a", greedy(1), timeout=0.2)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon"])

@@ -10,6 +10,7 @@ DEFAULT_TENANT = "default"
 """Of requests that name none."""
 
 OTHER_TENANTS = "other"
+"""Those that have no figures of their own; one that is called so is among them."""
 
 MAX_NAMED_TENANTS = 64
 """The first so many to come have figures of their own in the statistics; all others are summed up."""
@@ -53,7 +54,7 @@ class Tenants:
             if len(self._known) >= MAX_TENANTS:
                 self._forget_idle()
             tenant = self._known[name] = Tenant()
-            if len(self._named) < MAX_NAMED_TENANTS:
+            if len(self._named) < MAX_NAMED_TENANTS and name != OTHER_TENANTS:
                 self._named.append(name)
         return tenant
 

@@ -1,7 +1,7 @@
 """What was decided about requests, and when: enough of it to see afterwards why one took as long as it did.
 
-Bounded in every way: so many requests, of which those that ended first go first, and so many events of each, of which
-the first and the last stay. A step that only decodes writes nothing.
+Bounded in every way: the open requests and so many that have ended, of which the first go first, and so many events of
+each, of which the first and the last stay. A step that only decodes writes nothing.
 """
 
 from collections import deque
@@ -41,6 +41,7 @@ EVENT_NUMBERS: dict[EventKind, tuple[str, ...]] = {
 """What the numbers of an event are."""
 
 MAX_REQUESTS = 1024
+"""That have ended."""
 MAX_FIRST_EVENTS = 32
 MAX_LAST_EVENTS = 96
 
@@ -131,7 +132,7 @@ class EventLog:
         if record is None:
             return
         self._ended.append((request_id, record))
-        while self._ended and max(len(self._records), len(self._ended)) > self._max_requests:
+        while len(self._ended) > self._max_requests:
             oldest_id, oldest = self._ended.popleft()
             if self._records.get(oldest_id) is oldest:
                 del self._records[oldest_id]

@@ -4,6 +4,7 @@ import enum
 import hmac
 import re
 import uuid
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -109,10 +110,10 @@ class Gate:
             await send(message)
 
         sender = self._keyring.sender(headers.get(b"authorization", b""))
-        named = headers.get(self._tenant_header) if self._tenant_header else None
+        named = [value for name, value in scope["headers"] if name == self._tenant_header]
         refusal = self._refusal(scope["path"], sender.role, named)
         if refusal is None:
-            tenant = sender.tenant if named is None else named.decode("latin-1")
+            tenant = named[0].decode("latin-1") if named else sender.tenant
             scope.setdefault("state", {}).update(sender=Sender(sender.role, tenant), trace_id=request_id.decode())
             await self._app(scope, receive, labelled_send)
         else:
@@ -121,13 +122,15 @@ class Gate:
                 response.headers["WWW-Authenticate"] = "Bearer"
             await response(scope, receive, labelled_send)
 
-    def _refusal(self, path: str, role: Role, tenant: bytes | None) -> ApiError | None:
-        """``tenant``: as the header names it, where that counts."""
+    def _refusal(self, path: str, role: Role, tenants: Sequence[bytes]) -> ApiError | None:
+        """``tenants``: as the header names them, where that counts. Of two nobody knows which one a gateway has set."""
         if path in self._open_paths:
             return None
         if role is Role.NOBODY:
             return ApiError(401, _KEY_ERROR, code="invalid_api_key")
-        if tenant is not None and not TENANT_NAME.match(tenant.decode("latin-1")):
+        if len(tenants) > 1:
+            return ApiError(400, "The header that names the tenant comes more than once.", code="invalid_tenant")
+        if tenants and not TENANT_NAME.match(tenants[0].decode("latin-1")):
             message = "The header that names the tenant holds other than 1 to 64 letters, digits and any of ._:@/-."
             return ApiError(400, message, code="invalid_tenant")
         if path.startswith(_ADMIN_PATHS) and role < Role.ADMIN:

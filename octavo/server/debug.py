@@ -34,7 +34,8 @@ async def list_requests(request: Request) -> Response:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_REQUESTS:
+    is_short_number = text.isdecimal() and len(text) <= 9
+    if not is_short_number or not 1 <= int(text) <= MAX_REQUESTS:
         raise InvalidRequestError(f"limit must be 1 to {MAX_REQUESTS}, got {text[:80]!r}.", "limit")
     return int(text)
 

@@ -217,6 +217,16 @@ def test_of_many_tenants_the_first_have_figures_of_their_own() -> None:
     assert len(tenants._known) <= MAX_TENANTS
 
 
+def test_a_tenant_that_is_called_like_the_rest_is_counted_with_it() -> None:
+    tenants = Tenants()
+    for name in (OTHER_TENANTS, *(f"t{number}" for number in range(MAX_NAMED_TENANTS + 1))):
+        request = Request("r", [1, 2], SamplingParams(), max_tokens=1)
+        request.tenant = name
+        tenants.add(request)
+        tenants.count_prompt(request)
+    assert tenants.counts()[OTHER_TENANTS] == (4, 0)
+
+
 def test_tenants_that_nobody_asked_for_have_no_figures() -> None:
     assert Tenants().counts() == {}
 

@@ -49,6 +49,17 @@ def test_a_tenants_key_is_needed_and_a_header_that_is_no_name_is_refused(fair_se
     assert error["code"] == "invalid_tenant"
 
 
+def test_a_header_that_names_two_tenants_is_refused(fair_server: ServerProcess) -> None:
+    """A gateway adds its own behind the client's, or before it: nobody knows which one is to be believed."""
+    headers = [("authorization", "Bearer key2"), ("x-tenant-id", "mine"), ("x-tenant-id", "yours")]
+    with httpx.Client(base_url=fair_server.url, headers=headers) as client:
+        error = check_error(client.post("/v1/completions", json={"prompt": [1], "max_tokens": 1}))
+    assert (error["code"], error["message"]) == (
+        "invalid_tenant",
+        "The header that names the tenant comes more than once.",
+    )
+
+
 def test_the_tenant_of_each_key() -> None:
     settings = ServerSettings(
         "m", api_key="api", admin_key="admin", pin_keys=("pin", "both"), tenant_keys=(("one", "1"), ("two", "both"))
