@@ -2,15 +2,19 @@
 
 import json
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.core.errors import ConfigurationError, OctavoError
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
 
@@ -40,13 +44,10 @@ class ServerReader:
     """
 
     def __init__(self, url: str, api_key: str | None, limit: int) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigurationError(f"{url!r} is no address of a server; give one such as http://127.0.0.1:8000")
         self._url = url
-        self._parts = parts
+        self._parts = _split(url)
         self._limit = limit
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}".encode()}
 
     def read(self) -> Reading:
         """
@@ -56,24 +57,44 @@ class ServerReader:
         status, page = self._get("/metrics")
         if status != HTTPStatus.OK:
             raise OctavoError(f"{self._url}/metrics answers {status}: {_message(page)}")
-        model, figures = parse_figures(page.decode())
+        model, figures = self._understood(lambda: parse_figures(page.decode()))
         status, body = self._get(f"/debug/requests?limit={self._limit}")
         if status != HTTPStatus.OK:
             return Reading(time.monotonic(), model, figures, None, _message(body))
-        return Reading(time.monotonic(), model, figures, json.loads(body)["data"])
+        requests: list[dict[str, Any]] = self._understood(lambda: json.loads(body)["data"])
+        return Reading(time.monotonic(), model, figures, requests)
+
+    def _understood(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except (ValueError, KeyError, TypeError) as error:
+            raise OctavoError(f"{self._url} does not answer as a server of Octavo does") from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
         kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-        connection = kind(self._parts.netloc, timeout=TIMEOUT_SECONDS)
         try:
-            connection.request("GET", self._parts.path.rstrip("/") + path, headers=self._headers)
-            response: HTTPResponse = connection.getresponse()
-            return response.status, response.read()
-        except (OSError, HTTPException) as error:
+            with closing(kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT_SECONDS)) as connection:
+                connection.request("GET", self._parts.path.rstrip("/") + path, headers=self._headers)
+                response: HTTPResponse = connection.getresponse()
+                return response.status, response.read()
+        except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise OctavoError(f"cannot reach {self._url}: {reason}") from error
-        finally:
-            connection.close()
+
+
+def _split(url: str) -> SplitResult:
+    """
+    Raises:
+        ConfigurationError: it is no address of a server.
+    """
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigurationError(f"{url!r} is no address of a server; give one such as http://127.0.0.1:8000")
+    return parts
 
 
 def parse_figures(page: str) -> tuple[str, dict[str | tuple[str, str], float]]:

@@ -165,7 +165,7 @@ def test_flags_that_make_no_sense(flag: str) -> None:
     assert run_command(flag).exit_code == 2
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://here", "http://here:port"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://here", "http://here:port", "http://[::1"])
 def test_addresses_that_make_no_sense(url: str) -> None:
     with pytest.raises(ConfigurationError, match="--base-url"):
         split_url(url)

@@ -12,6 +12,7 @@ import pytest
 from tests.support.fake_server import ROOT, ServerProcess, running_real_server, running_server
 from tests.support.models import RAND_VOCAB, rand_model
 from tests.support.parity import random_ids
+from tests.support.stream_server import Script, stream_server
 
 PLAIN, ADMIN = "plain-key", "admin-key"
 
@@ -161,12 +162,22 @@ def test_top_says_what_is_wrong(debug_server: ServerProcess) -> None:
     for flags, message in (
         (("--url", debug_server.url), "answers 401: The API key is missing or wrong"),
         (("--url", "http://127.0.0.1:1"), "cannot reach http://127.0.0.1:1: Connection refused"),
-        (("--url", "nonsense"), "'nonsense' is no address of a server"),
+        *((("--url", url), f"{url!r} is no address of a server") for url in ("nonsense", "http://[::1", "http://a:b")),
+        (("--url", "http://a b"), "cannot reach http://a b: "),
+        (("--url", debug_server.url, "--api-key", "ключ"), "answers 401: The API key is missing or wrong"),
     ):
         failed = top(*flags)
         assert failed.returncode == 1
         assert message in failed.stderr
         assert "Traceback" not in failed.stderr
+
+
+def test_top_of_what_is_no_server_of_octavo() -> None:
+    with stream_server(Script(lambda _index, _body: [], metrics=["<p>{nonsense"])) as seen:
+        failed = top("--url", f"http://127.0.0.1:{seen.port}")
+    assert failed.returncode == 1
+    assert "does not answer as a server of Octavo does" in failed.stderr
+    assert "Traceback" not in failed.stderr
 
 
 def test_top_while_requests_run() -> None:

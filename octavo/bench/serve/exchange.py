@@ -72,17 +72,17 @@ def split_url(base_url: str) -> tuple[str, int, str, ssl.SSLContext | None]:
     Raises:
         ConfigurationError: it is no such address.
     """
-    parts = urlsplit(base_url)
     try:
-        port = parts.port
+        parts = urlsplit(base_url)
+        host, port = parts.hostname, parts.port
     except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
         raise ConfigurationError(f"--base-url must look like http://127.0.0.1:8000, got {base_url!r}")
     is_tls = parts.scheme == "https"
     path = parts.path.rstrip("/")
     path = path if path.endswith("/v1") else f"{path}/v1"
-    return parts.hostname, port or (443 if is_tls else 80), path, ssl.create_default_context() if is_tls else None
+    return host, port or (443 if is_tls else 80), path, ssl.create_default_context() if is_tls else None
 
 
 @dataclass(slots=True)
