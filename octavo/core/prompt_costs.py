@@ -9,9 +9,9 @@ FIRST_OCTAVE = 8
 SHARE = 1 / 3
 """Of a measurement, in what is known: about the last three steps count."""
 
-MOST_TIMES = 2.0
+MOST_TIMES = 1.25
 """A step counts for at most so many times what it should have taken, and at least for so small a part: other work of
-the machine is no cost of tokens."""
+the machine is no cost of tokens, and a few steps that it holds up would make all chunks smaller than need be."""
 
 
 @dataclass(frozen=True, slots=True)
