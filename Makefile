@@ -69,7 +69,7 @@ sanitizers: install ## the native kernels under AddressSanitizer, UBSan and Thre
 	PYTHON=$(BIN)/python tests/native/run.sh thread
 
 bench: install ## the benchmarks of docs/benchmarks.md
-	@set -e; for name in startup scheduler memory skipping latency "throughput --against transformers"; do \
+	@set -e; for name in startup scheduler memory skipping fairness admission latency interference speculation "throughput --against transformers"; do \
 		echo "octavo bench $$name"; $(BIN)/octavo bench $$name; done
 	@set -e; for script in bench/[a-z]*.py; do name=$$(basename $$script .py); \
 		echo "bench: $$name"; $(BIN)/python -m bench.$$name; done

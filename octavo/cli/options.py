@@ -170,7 +170,8 @@ _engine_settings = all_of(
     setting(
         "--target-itl-ms",
         type=click.FloatRange(0, min_open=True),
-        help="Milliseconds between tokens that steps with prompts keep.  [default: about twice those without]",
+        help="Milliseconds between tokens that steps with prompts keep, however many wait.  [default: about twice "
+        "those without one, three times with two, with more no bound but the token budget]",
     ),
     setting(
         "--max-steps-in-flight",

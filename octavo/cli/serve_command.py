@@ -6,6 +6,7 @@ import click
 
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
+from octavo.cli.units import TokenCount
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -21,7 +22,7 @@ def _named_keys(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
 
 @click.command("serve")
 @model_argument
-@setting("--host", help="Address to listen on.  [default: 127.0.0.1; with --api-key 0.0.0.0]")
+@setting("--host", help="Address to listen on.  [default: 127.0.0.1; with --api-key or --tenant-key 0.0.0.0]")
 @setting("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @setting("--api-key", help="Key that clients must send; all routes but /health then need it.")
 @setting("--admin-key", help="Key for the routes under /admin and /debug; without one they are off.")
@@ -32,23 +33,31 @@ def _named_keys(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
     multiple=True,
     callback=_named_keys,
     metavar="NAME=KEY",
-    help="API key of a tenant; may be given several times.",
+    help="API key of a tenant; may be given several times. As with --api-key, all routes but /health then need a key.",
 )
 @setting("--tenant-header", help="Header that names a request's tenant, and is believed: X-Tenant-Id, say.")
 @setting("--allow-pins", is_flag=True, help="Let all requests pin prefixes in the cache.")
 @setting("--open-metrics", is_flag=True, help="Serve /metrics without the key.")
 @setting("--served-model-name", help="Name of the model in the API.  [default: MODEL as given]")
-@setting("--max-num-queued-reqs", type=click.IntRange(1), help="Choices of requests that may wait; more get 429.")
-@setting("--max-num-queued-tokens", type=click.IntRange(1), help="Prompt tokens that may wait; more get 429.")
+@setting(
+    "--max-num-queued-reqs",
+    type=click.IntRange(1),
+    help="Choices of requests that may wait; more get 429, with Retry-After.  [default: no bound]",
+)
+@setting(
+    "--max-num-queued-tokens",
+    type=TokenCount(),
+    help="Prompt tokens that may wait (4096, 4k); more get 429, with Retry-After.  [default: no bound]",
+)
 @setting(
     "--max-queue-seconds",
     type=click.FloatRange(0, min_open=True),
-    help="How long a request may wait for its start; one that waits, or would wait, longer gets 429.",
+    help="How long a request may wait for its start; one that would wait longer gets 429.  [default: no bound]",
 )
 @setting(
     "--max-request-seconds",
     type=click.FloatRange(0, min_open=True),
-    help="How long a request may take in all; then it ends with an error (504).",
+    help="How long a request may take in all; then it ends with an error (504).  [default: no bound]",
 )
 @setting(
     "--shutdown-timeout",

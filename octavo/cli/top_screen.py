@@ -6,7 +6,7 @@ from typing import Any
 from octavo.cli.top_reader import Reading
 
 COLUMNS = ("REQUEST", "AGE", "STATE", "PROMPT", "OUT", "LAST DECISION")
-ID_WIDTH = 24
+ID_WIDTH = 64
 UNSHOWN = ("event", "time", "seconds", "step", "choice", "reason")
 
 

@@ -98,6 +98,11 @@ class EngineChild:
         return self._process is not None and not self.dead.is_set()
 
     @property
+    def _is_ready(self) -> bool:
+        """Has it said so? Where its start was given up before, it may never hear what it is sent."""
+        return self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
+
+    @property
     def exit_code(self) -> int | None:
         """Of the process; negative where a signal ended it, None while it runs."""
         return None if self._process is None else self._process.exitcode
@@ -114,7 +119,7 @@ class EngineChild:
     def ask_to_end(self) -> bool:
         """Let the process finish what it has to and end by itself, which sets ``dead``; false if it is not there, or
         not far enough to obey."""
-        if not self.is_alive or not self._ready.done():
+        if not self.is_alive or not self._is_ready:
             return False
         self.send(Shutdown())
         return True
@@ -134,7 +139,7 @@ class EngineChild:
         """Stop the process (killed after ``timeout`` seconds), close the sockets, leave no file. May be repeated."""
         if self._process is not None and self._process.is_alive():
             self.send(Shutdown())
-            self._process.join(timeout if self._ready.done() else 0.0)
+            self._process.join(timeout if self._is_ready else 0.0)
             if self._process.is_alive():
                 self._process.kill()
                 self._process.join()

@@ -66,7 +66,12 @@ class ServerSettings:
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 
     def _check_tenants(self) -> None:
+        owners = {key: name for name, key in reversed(self.tenant_keys)}
         for name, key in self.tenant_keys:
+            if owners[key] != name:
+                raise ConfigurationError(
+                    f"tenants {owners[key]!r:.80} and {name!r:.80} have the same key; give each its own"
+                )
             if not key:
                 raise ConfigurationError(f"the key of tenant {name!r:.80} is empty; give it as NAME=KEY")
             try:

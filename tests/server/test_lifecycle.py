@@ -83,6 +83,15 @@ def test_loading_then_ready_then_sigterm(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_sigterm_before_the_engine_listens(tmp_path: Path) -> None:
+    """Its process is still on its way up and hears of nothing: it is not waited for."""
+    with running_server({"start_seconds": 30.0}, temp_folder=tmp_path) as server:
+        assert server.port
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait_exit(20.0) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_second_signal() -> None:
     with running_server({"step_seconds": 0.05}) as server:
         request = Request(server.wait_ready(), stream=True).wait_for_status()

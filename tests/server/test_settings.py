@@ -31,3 +31,9 @@ def test_a_text_that_is_to_be_cut_has_a_limit_too(client: httpx.Client) -> None:
 def test_the_pool_is_shown_before_the_first_request() -> None:
     with running_server() as fresh:
         assert fresh.wait_ready().metric("octavo:kv_blocks_total") > 0
+
+
+def test_two_tenants_do_not_share_a_key() -> None:
+    with pytest.raises(ConfigurationError, match="'a' and 'b' have the same key"):
+        ServerSettings(served_model_name="m", tenant_keys=(("a", "k"), ("b", "k")))
+    ServerSettings(served_model_name="m", tenant_keys=(("a", "k"), ("a", "l"), ("b", "m")))
