@@ -23,9 +23,9 @@ RETENTIONS = [Retention(10), Retention(60), Retention(80, 4), Retention(90, 2), 
 
 
 class Schedule:
-    """One engine of random settings, and what happens to it."""
+    """One engine of random settings, and what happens to it. ``settings``: more of its harness."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **settings: Any) -> None:
         self.rng = rng = random.Random(seed)
         windows = rng.choice(WINDOWS)
         max_num_seqs = rng.randint(1, 6)
@@ -48,6 +48,7 @@ class Schedule:
             eviction_policy=rng.choice(["lru", "reuse"]),
             speculation=Speculation(rng.choice([0, 0, 1, 4, 15]), lambda: HostileDrafter(rng)),
             **with_policy(rng.choice(POLICIES)),
+            **settings,
         )
         self.harness.runner.fails = self._fail_if_armed
         self.is_armed = False
