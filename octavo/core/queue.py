@@ -43,7 +43,8 @@ class RequestQueue:
         self._members.remove(request)
         name = self._ordering.line_of(request)
         line = self._lines[name]
-        del line[bisect_left(line, self._ordering.place(request), key=self._ordering.place)]
+        is_first = line[0] is request  # mostly
+        del line[0 if is_first else bisect_left(line, self._ordering.place(request), key=self._ordering.place)]
         if not line:
             del self._lines[name]
 
