@@ -16,7 +16,8 @@ from octavo.core.tenants import Tenant, Tenants
 
 STARTED = ""
 """The line of requests that have run and wait to go on, and of those for which others gave way or wait. They go before
-all others, in order of rank: clients of the former have part of the answer; who gave way must not go first again."""
+all others, in order of rank: clients of the former have part of the answer; who gave way must not go first again, as
+it would for ever."""
 
 
 class FairShares(Fcfs):
@@ -64,7 +65,9 @@ class FairShares(Fcfs):
         return request.rank if self._goes_by_rank(request) else request.order
 
     def _goes_by_rank(self, request: Request) -> bool:
-        return request.is_hastened or request.status is not Status.WAITING
+        """A further beam gets in line when its search has begun: the others wait for it."""
+        is_awaited = request.group is not None and request is not request.group.members[0]
+        return is_awaited or request.is_hastened or request.status is not Status.WAITING
 
     def share(self, line: str) -> float:
         return -inf if line == STARTED else self._service(self._tenants.of(line))

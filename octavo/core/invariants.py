@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig
 from octavo.core.pool import BlockPool
-from octavo.core.request import Request, Status
+from octavo.core.request import UNRANKED, Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.step import NO_BLOCK, StepPlan
 from octavo.core.table import BlockTables, SwappedTables
@@ -99,9 +100,31 @@ def check_scheduler(scheduler: Scheduler, requests: Iterable[Request]) -> None:
         _check_counts(request, scheduler.kv.config)
     ranks = [request.rank for request in scheduler.running]
     _require(ranks == sorted(set(ranks)), "running requests are not in order of rank")
+    check_line(scheduler)
     num_free_of_pins = scheduler.kv.keeping.pins.num_unclaimed
     _require(scheduler.most_blocks_needed <= num_free_of_pins, f"pins leave {num_free_of_pins} blocks: too few")
     check_cache(scheduler.kv, tables, swapped)
+
+
+def check_line(scheduler: Scheduler) -> None:
+    """The line contradicts the rank nowhere where somebody would take turns for it: those that were preempted, and
+    beams that the others of their search wait for, stand in order of rank. And nobody comes in rank between the beams
+    of a search: who gave way to one would keep the next one waiting.
+
+    Raises:
+        InvariantError: names those in line.
+    """
+    line = [request for request in scheduler.waiting if _goes_by_rank(request)]
+    _require(all(one.rank < other.rank for one, other in pairwise(line)), "%s: not in line in order of rank", line)
+    ranked = sorted((each for each in scheduler.open_requests if each.rank != UNRANKED), key=lambda each: each.rank)
+    searches = [request.group or request for request in ranked]
+    runs = sum(one is not other for one, other in pairwise(searches)) + bool(searches)
+    _require(runs == len(set(searches)), "somebody is in rank between the beams of a search")
+
+
+def _goes_by_rank(request: Request) -> bool:
+    is_awaited = request.group is not None and any(each.status is not Status.WAITING for each in request.group.members)
+    return is_awaited or request.status is Status.PREEMPTED
 
 
 def _check_counts(request: Request, config: CacheConfig) -> None:

@@ -37,8 +37,8 @@ class Ordering(Protocol):
         ...
 
     def hasten(self, request: Request) -> None:
-        """Others give way to a request, which stands in no line at the moment, or those of its search wait for it: from
-        now on its place among those that have started, which come back to the line, is that of its rank."""
+        """Others give way to a request, which stands in no line at the moment: from now on its place among those that
+        have started, which come back to the line, is that of its rank."""
         ...
 
     def line_of(self, request: Request) -> str:

@@ -44,7 +44,8 @@ class Planner:
         self._plan_batch(draft)
         short, long = self._plan_behind(draft)
         self._plan_prompts(short, draft)
-        draft.num_owed_blocks += sum(map(self._population.num_owed_blocks, long))
+        kept = (request for request in long if request.status is Status.RUNNING)  # a short one may have preempted some
+        draft.num_owed_blocks += sum(map(self._population.num_owed_blocks, kept))
         if may_admit and not draft.has_preempted:
             for request, hit in islice(self.admission.candidates(draft), 1 if draft.is_for_one else None):
                 self._start(request, hit, draft)

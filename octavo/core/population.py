@@ -117,8 +117,7 @@ class Population:
 
     def fork_or_queue(self, parent: Request, child: Request) -> None:
         """A beam in no queue takes over the tokens of ``parent``, and its blocks if it has any and there is a row left;
-        else it gets in line with them, before all that would keep the others of its search waiting. No step computes
-        ``parent``, whose row will be another one."""
+        else it gets in line with them. No step computes ``parent``, whose row will be another one."""
         self.tenants.settle((child,))
         child.token_ids = parent.token_ids.copy()
         child.num_settled_tokens = child.num_output_tokens
@@ -128,7 +127,6 @@ class Population:
             self.fork(parent, child)
             self.unknown_rows.add(child)
         else:
-            self.ordering.hasten(child)
             self.waiting.push(child)
 
     def rename_row(self, request: Request) -> None:

@@ -67,7 +67,7 @@ class Request:
     ``is_long``: it had many tokens to compute when it was admitted (see ``PromptBounds``).
 
     ``num_skips``: how many later requests have passed it in line; ``first_skip``: the step and the time at which the
-    first of them did (see ``Skipping``). ``is_hastened``: others gave way to it, or wait for it.
+    first of them did (see ``Skipping``). ``is_hastened``: others gave way to it.
 
     ``pin_claim``: what of its prompt is to be pinned; ``retention``: how long the cache keeps what it leaves there.
 

@@ -1,14 +1,14 @@
 """One engine of random settings and what happens to it: every mechanism, in any order."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish
 from octavo.core.request import Request, Status
 from octavo.core.retention import Retention
-from octavo.core.scheduler_types import PREEMPTION_MODES, SkipBounds
+from octavo.core.scheduler_types import PREEMPTION_MODES, PolicySettings, SkipBounds
 from octavo.core.speculation import Speculation
 from octavo.core.step import StepPlan
 from tests.support.drafters import HostileDrafter
@@ -25,7 +25,7 @@ RETENTIONS = [Retention(10), Retention(60), Retention(80, 4), Retention(90, 2), 
 class Schedule:
     """One engine of random settings, and what happens to it. ``settings``: more of its harness."""
 
-    def __init__(self, seed: int, **settings: Any) -> None:
+    def __init__(self, seed: int, policies: Sequence[PolicySettings] = POLICIES, **settings: Any) -> None:
         self.rng = rng = random.Random(seed)
         windows = rng.choice(WINDOWS)
         max_num_seqs = rng.randint(1, 6)
@@ -47,7 +47,7 @@ class Schedule:
             pin_quota=rng.choice([0.1, 0.5, 0.9]),
             eviction_policy=rng.choice(["lru", "reuse"]),
             speculation=Speculation(rng.choice([0, 0, 1, 4, 15]), lambda: HostileDrafter(rng)),
-            **with_policy(rng.choice(POLICIES)),
+            **with_policy(rng.choice(policies)),
             **settings,
         )
         self.harness.runner.fails = self._fail_if_armed

@@ -219,6 +219,8 @@ class Harness:
         for _ in range(max_steps):
             if not self.step():
                 break
+        else:
+            raise AssertionError(f"no end after {max_steps} steps: somebody takes turns")
         assert not self.scheduler.has_work, "there is work, and no step runs"
         assert self.kv.pool.num_free == self.num_blocks - self.kv.keeping.pins.num_blocks
         self.scheduler.kv.land(1 << 60)
