@@ -7,17 +7,16 @@ so the figures are the same on every machine.
 
 import math
 import random
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from octavo.bench.paged import add_request, random_tokens
+from octavo.bench.paged import random_tokens
+from octavo.bench.replay import Replay
 from octavo.bench.report import report
 from octavo.bench.serve.figures import percentile
 from octavo.bench.traces import AZURE_TRACES, TracedRequest, azure_trace
@@ -28,7 +27,7 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
-from octavo.core.step import StepResult
+from octavo.core.step import StepPlan
 
 QUANTILES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99)
 """0: admission does not look ahead."""
@@ -125,33 +124,25 @@ class Run:
 
 def run(load: Load, quantile: float, rate: float) -> Run:
     """The whole load, to its last token."""
-    scheduler, coming, found = load.make_scheduler(quantile), deque(load.arrivals(rate)), Run()
+    scheduler, found = load.make_scheduler(quantile), Run()
+    replay = Replay(scheduler, load.arrivals(rate))
     lengths = {str(number): request.lengths.output for number, request in enumerate(load.trace)}
-    requests = [request for _, request in coming]
-    arrived = {request.request_id: due for due, request in coming}
 
     def stops(drawn: Sequence[Request], _token_ids: Sequence[int]) -> Mapping[Request, str]:
         return {request: "" for request in drawn if request.num_output_tokens >= lengths[request.request_id]}
 
-    now = 0.0
-    while coming or scheduler.has_work:
-        if not scheduler.has_work:
-            now = max(now, coming[0][0])
-        while coming and coming[0][0] <= now:
-            add_request(scheduler, coming.popleft()[1])
-        plan = scheduler.schedule()
-        assert plan is not None, "there is work"
+    def lasts(plan: StepPlan) -> float:
         seconds = load.step_time.seconds(plan.num_tokens)
         if scheduler.num_waiting:
             found.waiting_seconds += seconds
             found.filled_seconds += seconds * sum(request.num_computed_tokens for request in scheduler.running)
             found.resident_seconds += seconds * len(scheduler.running)
-        now += seconds
-        outcome = scheduler.update(StepResult(plan.step_id, tuple(compress(plan.row_ids, plan.samples))), stops)
-        for request in outcome.sampled:
-            found.ttft.setdefault(request.request_id, now - arrived[request.request_id])
-        found.ends += [now] * len(outcome.finished)
-    found.num_preempted = sum(request.num_preemptions > 0 for request in requests)
+        return seconds
+
+    for outcome in replay.steps(lasts, stops):
+        found.ends += [replay.now] * len(outcome.finished)
+    found.ttft = {request.request_id: wait for request, wait in replay.waits.items()}
+    found.num_preempted = sum(request.num_preemptions > 0 for request in replay.requests)
     found.num_preemptions = scheduler.counters.num_preemptions
     return found
 

@@ -4,27 +4,22 @@ Requests of the Azure conversation trace arrive faster than they can be served. 
 those of the engine, the runner computes nothing; time is counted in steps, so the figures are the same everywhere.
 """
 
-import random
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import compress
 from pathlib import Path
 from statistics import quantiles
 
 import click
 
-from octavo.bench.paged import add_request, random_tokens
+from octavo.bench.replay import Replay, poisson_arrivals
 from octavo.bench.report import report
 from octavo.bench.traces import Lengths, draw_lengths
 from octavo.cli.table import json_option
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request, Status
-from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import POLICY_NAMES, PolicySettings, SchedulerConfig
-from octavo.core.step import StepResult
 
 HEAVY, LIGHT = "heavy", "light"
 
@@ -65,14 +60,10 @@ class Load:
 
     def arrivals(self) -> Iterator[tuple[int, Request]]:
         """Requests and the step before which each arrives; the same each time."""
-        source, time = random.Random(self.seed), 0.0
-        for number, lengths in enumerate(self.lengths):
-            time += source.expovariate(self.rate)
-            prompt = random_tokens(lengths.prompt, source)
-            request = Request(str(number), prompt, SamplingParams(), max_tokens=lengths.output)
+        for number, (step, request) in enumerate(poisson_arrivals(self.lengths, self.rate, self.seed)):
             is_light = number % (TIMES + 1) == TIMES
             request.tenant, request.priority = (LIGHT, 0) if is_light else (HEAVY, 1)
-            yield int(time), request
+            yield step, request
 
     def bound(self, policy: PolicySettings) -> float:
         """By how much the service of two tenants may differ under "fair": docs/scheduling.md."""
@@ -97,7 +88,7 @@ class Run:
     tenant has got more than the light one, in weighted tokens, since both have had something in line; while they have,
     a step each."""
 
-    waits: dict[Request, int] = field(default_factory=dict)
+    waits: dict[Request, float] = field(default_factory=dict)
     differences: list[float] = field(default_factory=list)
     num_preemptions: int = 0
     num_steps: int = 0
@@ -105,30 +96,16 @@ class Run:
 
 def run(load: Load, policy: PolicySettings) -> Run:
     """The whole load, to its last token."""
-    scheduler, coming, found = load.make_scheduler(policy), deque(load.arrivals()), Run()
-    requests = [request for _, request in coming]
-    arrived: dict[Request, int] = {}
-    now, since = 0, 0.0
-    while coming or scheduler.has_work:
-        if not scheduler.has_work:
-            now = max(now, coming[0][0])
-        scheduler.tell_time(now * STEP_SECONDS)
-        while coming and coming[0][0] <= now:
-            _, request = coming.popleft()
-            arrived[request] = now
-            add_request(scheduler, request)
-        plan = scheduler.schedule()
-        assert plan is not None, "there is work"
-        now += 1
-        result = StepResult(plan.step_id, tuple(compress(plan.row_ids, plan.samples)))
-        for request in scheduler.update(result).sampled:
-            found.waits.setdefault(request, now - arrived[request])
-        ahead = _service(requests, HEAVY, policy) - _service(requests, LIGHT, policy)
-        if {HEAVY, LIGHT} <= {request.tenant for request in arrived if request.status is Status.WAITING}:
+    scheduler, found = load.make_scheduler(policy), Run()
+    replay, since = Replay(scheduler, load.arrivals()), 0.0
+    for _ in replay.steps(tell_time=lambda now: scheduler.tell_time(now * STEP_SECONDS)):
+        ahead = _service(replay.requests, HEAVY, policy) - _service(replay.requests, LIGHT, policy)
+        if {HEAVY, LIGHT} <= {each.tenant for each in scheduler.open_requests if each.status is Status.WAITING}:
             found.differences.append(ahead - since)
         else:
             since = ahead
-    found.num_preemptions, found.num_steps = scheduler.counters.num_preemptions, now
+    found.waits = replay.waits
+    found.num_preemptions, found.num_steps = scheduler.counters.num_preemptions, int(replay.now)
     return found
 
 

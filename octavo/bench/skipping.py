@@ -6,8 +6,6 @@ counted in steps, so the figures are the same on every machine. Admission does n
 admission``), so that passing is measured alone.
 """
 
-import random
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import compress
@@ -16,17 +14,14 @@ from statistics import fmean, quantiles
 
 import click
 
-from octavo.bench.paged import add_request, random_tokens
+from octavo.bench.replay import Replay, poisson_arrivals
 from octavo.bench.report import report
 from octavo.bench.traces import Lengths, draw_lengths
 from octavo.cli.table import json_option
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig
-from octavo.core.request import Request
-from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig, SkipBounds
-from octavo.core.step import StepPlan, StepResult
 
 LARGE_SHARE = 0.1
 """Of the requests, those with the longest prompts: they count as large, the others as small."""
@@ -66,14 +61,6 @@ class Load:
     max_num_batched_tokens: int
     seed: int
 
-    def arrivals(self) -> Iterator[tuple[int, Request]]:
-        """Requests and the step before which each arrives; the same each time."""
-        source, time = random.Random(self.seed), 0.0
-        for number, request in enumerate(self.lengths):
-            time += source.expovariate(self.rate)
-            prompt = random_tokens(request.prompt, source)
-            yield int(time), Request(str(number), prompt, SamplingParams(), max_tokens=request.output)
-
     def make_scheduler(self, bounds: SkipBounds) -> Scheduler:
         config = SchedulerConfig(
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -97,34 +84,15 @@ class Run:
 
 def run(load: Load, bounds: SkipBounds) -> Run:
     """The whole load, to its last token."""
-    scheduler, coming = load.make_scheduler(bounds), deque(load.arrivals())
-    requests = [request for _, request in coming]
-    arrived: dict[Request, int] = {}
-    waits: dict[Request, int] = {}
-    now = 0
-    while coming or scheduler.has_work:
-        if not scheduler.has_work:
-            now = max(now, coming[0][0])
-        while coming and coming[0][0] <= now:
-            _, request = coming.popleft()
-            arrived[request] = now
-            add_request(scheduler, request)
-        plan = scheduler.schedule()
-        assert plan is not None, "there is work"
-        now += 1
-        for request in scheduler.update(_result(plan)).sampled:
-            waits.setdefault(request, now - arrived[request])
+    replay = Replay(load.make_scheduler(bounds), poisson_arrivals(load.lengths, load.rate, load.seed))
+    for _ in replay.steps():
+        pass
     return Run(
-        [waits[request] for request in requests],
-        [request.num_skips for request in requests],
-        scheduler.counters.num_preemptions,
-        now,
+        [int(replay.waits[request]) for request in replay.requests],
+        [request.num_skips for request in replay.requests],
+        replay.scheduler.counters.num_preemptions,
+        int(replay.now),
     )
-
-
-def _result(plan: StepPlan) -> StepResult:
-    """Each row draws its own id."""
-    return StepResult(plan.step_id, tuple(compress(plan.row_ids, plan.samples)))
 
 
 @dataclass(frozen=True, slots=True)
