@@ -163,7 +163,7 @@ class EngineArgs:
         memory of a conversation and changes logits by far less than the weights' own rounding (docs/benchmarks.md);
         fp32 where the weights are to be unpacked to that."""
         if self.kv_cache_dtype == "auto":
-            return "float32" if self.dtype in ("float32", "fp32") else "float16"
+            return "float16" if self.dtype == "auto" else "float32"
         return KV_CACHE_DTYPES[self.kv_cache_dtype]
 
     @property

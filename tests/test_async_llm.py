@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -27,6 +26,7 @@ from octavo import (
     TimedOutError,
 )
 from tests.support.models import rand_model
+from tests.support.slow_tokenizer import encode_slowly
 
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11])
 PARAMS = SamplingParams(n=2, seed=3, max_tokens=6, ignore_eos=True, logprobs=1)
@@ -67,14 +67,7 @@ async def test_a_request_whose_time_is_over_raises_and_leaves_nothing(llm: Async
 
 
 async def test_the_time_for_tokenizing_counts(llm: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = llm.get_tokenizer()
-    encode = tokenizer.encode
-
-    def slowly(text: str) -> list[int]:
-        time.sleep(0.3)
-        return encode(text)
-
-    monkeypatch.setattr(tokenizer, "encode", slowly)
+    encode_slowly(llm.get_tokenizer(), 0.3, monkeypatch)
     with pytest.raises(TimedOutError, match=r"may take 0\.2 s"):
         await outputs_of(llm, "a", timeout=0.2)
 

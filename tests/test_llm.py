@@ -1,11 +1,10 @@
 """``LLM`` in this process, on a small random model."""
 
-import time
-
 import pytest
 
 from octavo import LLM, BeamSearchParams, InvalidRequestError, SamplingParams, TimedOutError
 from tests.support.models import rand_model
+from tests.support.slow_tokenizer import encode_slowly
 
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11])
 
@@ -78,14 +77,7 @@ def test_a_call_whose_time_is_over_raises_and_leaves_nothing(llm: LLM) -> None:
 
 
 def test_the_time_for_tokenizing_counts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = llm.get_tokenizer()
-    encode = tokenizer.encode
-
-    def slowly(text: str) -> list[int]:
-        time.sleep(0.3)
-        return encode(text)
-
-    monkeypatch.setattr(tokenizer, "encode", slowly)
+    encode_slowly(llm.get_tokenizer(), 0.3, monkeypatch)
     with pytest.raises(TimedOutError, match=r"may take 0\.2 s"):
         llm.generate("a", greedy(1), timeout=0.2)
 

@@ -24,6 +24,9 @@ PASSING_RESERVES = 4
 so it would be the first to give its blocks back. With less more are preempted, with more less memory is filled
 (docs/benchmarks.md)."""
 
+NUM_WAYS = 4
+"""Of those that are passed the first so many are to come in by themselves in time."""
+
 
 class Offer(NamedTuple):
     """Room for ``room`` blocks of which nobody behind ``first`` could make use, as the line was after ``num_pushed``
@@ -38,10 +41,6 @@ class Offer(NamedTuple):
         return self.first is first and self.num_pushed == num_pushed and room <= self.room
 
 
-NUM_WAYS = 4
-"""Of those that are passed the first so many are to come in by themselves in time."""
-
-
 class Refusal(NamedTuple):
     """``request`` was not likely to have room with ``num_free`` blocks beside ``num_running`` others, so it is not with
     fewer blocks beside as many."""
@@ -54,9 +53,8 @@ class Refusal(NamedTuple):
         return self.request is request and num_free <= self.num_free and num_running >= self.num_running
 
 
-NO_REFUSAL = Refusal(None, 0, 0)
-
 NO_OFFER = Offer(None, 0, 0)
+NO_REFUSAL = Refusal(None, 0, 0)
 
 
 class Admission:
@@ -93,7 +91,7 @@ class Admission:
             self._ordering.catch_up(self._running)
         while self._has_budget(draft) and (request := self._waiting.peek()) is not None:
             hit = self._lookup(request)
-            if self._holds(request, hit) or self._parks(request, hit, draft.step_id):
+            if self._sets_aside(request, hit, draft.step_id):
                 continue
             fitting = self._fitting(hit, request.num_tokens, self._spare(draft, 1))
             if fitting is None or not self._will_fit(request, fitting, draft):
@@ -118,7 +116,7 @@ class Admission:
             found = self._lookup(request)
             if found.num_tokens >= best_hit.num_tokens + self._kv.config.block_size:
                 fitting = self._fitting(found, request.num_tokens, self._spare(draft, 1))
-                has_to_wait = self._is_held(request, found) or self._block_in_work(request, found, draft.step_id)
+                has_to_wait = self._has_to_wait(request, found, draft.step_id)
                 if fitting is not None and not has_to_wait and self._will_fit(request, fitting, draft):
                     best, best_hit, num_passed = request, fitting, len(passed)
             passed.append(request)
@@ -144,7 +142,7 @@ class Admission:
             if not self._has_budget(draft):
                 return
             hit = self._lookup(request)
-            if self._holds(request, hit) or self._parks(request, hit, draft.step_id):
+            if self._sets_aside(request, hit, draft.step_id):
                 continue
             fitting = self._fitting(hit, request.num_tokens, self._spare(draft, PASSING_RESERVES))
             if (
@@ -202,7 +200,7 @@ class Admission:
             return
         hit = self._lookup(first)
         is_blocked = not self._fits_now(first, hit) and self._would_fit(first, hit, givers)
-        if not is_blocked or self._is_held(first, hit) or self._block_in_work(first, hit, draft.step_id):
+        if not is_blocked or self._has_to_wait(first, hit, draft.step_id):
             return
         draft.is_for_one = True
         self._waiting.hasten(first)
@@ -239,11 +237,20 @@ class Admission:
         is_new_and_long = request.status is Status.WAITING and self.is_long(request.num_tokens - hit.num_tokens)
         return is_new_and_long and not self._may_begin_long
 
-    def _holds(self, request: Request, hit: PrefixHit) -> bool:
-        """Set a long prompt aside until another one is computed."""
-        if not self._is_held(request, hit):
+    def _has_to_wait(self, request: Request, hit: PrefixHit, step_id: int) -> bool:
+        """For another to be computed: a long prompt, or one that has a block in common."""
+        return self._is_held(request, hit) or self._block_in_work(request, hit, step_id) is not None
+
+    def _sets_aside(self, request: Request, hit: PrefixHit, step_id: int) -> bool:
+        """One that has to wait so leaves the line until then."""
+        if self._is_held(request, hit):
+            self._population.hold_long(request)
+            return True
+        block_hash = self._block_in_work(request, hit, step_id)
+        if block_hash is None:
             return False
-        self._population.hold_long(request)
+        self._waiting.remove(request)
+        self._population.prefix_waits.park(request, block_hash, step_id)
         return True
 
     def _spare(self, draft: PlanDraft, num_reserves: int) -> int:
@@ -286,15 +293,6 @@ class Admission:
 
     def _reads_cache(self, request: Request) -> bool:
         return self._kv.config.enable_prefix_caching and request.may_read_cache
-
-    def _parks(self, request: Request, hit: PrefixHit, step_id: int) -> bool:
-        """Set a request aside where another computes what it would compute next."""
-        block_hash = self._block_in_work(request, hit, step_id)
-        if block_hash is None:
-            return False
-        self._waiting.remove(request)
-        self._population.prefix_waits.park(request, block_hash, step_id)
-        return True
 
     def _block_in_work(self, request: Request, hit: PrefixHit, step_id: int) -> bytes | None:
         """Hash of a block that another is computing and that would bring the request further than its hit: the very

@@ -68,9 +68,9 @@ async def create_chat_completion(request: Request) -> Response:
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
     messages, truncate = fields.messages or [], fields.truncate_prompt_tokens
-    check_messages(state, messages)
+    num_bytes = check_messages(state, messages)
     timing = timing_of(request, fields, state.settings)
-    share = Share(params.n, fewest_message_tokens(state, messages, truncate))
+    share = Share(params.n, fewest_message_tokens(state, num_bytes, truncate))
     with state.queue.enter(share, "messages", timing.patience) as place:
         prompt = await _prompt(state, fields)
         place.settle(params.n, [len(prompt.token_ids)])

@@ -191,8 +191,9 @@ def template_options(fields: TemplateFields) -> dict[str, Any]:
     }
 
 
-def check_messages(state: ServerState, messages: Sequence[Any]) -> None:
-    """
+def check_messages(state: ServerState, messages: Sequence[Any]) -> int:
+    """How many bytes of text they hold.
+
     Raises:
         InvalidRequestError: none, too many, malformed ones, or more text than could ever fit.
     """
@@ -203,18 +204,20 @@ def check_messages(state: ServerState, messages: Sequence[Any]) -> None:
         raise InvalidRequestError(f"messages may hold at most {limit} messages, got {len(messages)}.", "messages")
     for index, message in enumerate(messages):
         _check_message(index, message)
+    num_bytes = sum(_num_bytes(message_text(message)) for message in messages)
     num_bytes_fit = state.engine.limits.max_model_len * max(1, state.longest_token_bytes)
-    if _content_size(messages) > num_bytes_fit:
+    if num_bytes > num_bytes_fit:
         raise InvalidRequestError(
             f"The messages hold more than the {num_bytes_fit} bytes that could fit into "
             f"{state.engine.limits.max_model_len} tokens ({state.engine.limits.bound_by}).",
             "messages",
         )
+    return num_bytes
 
 
-def fewest_message_tokens(state: ServerState, messages: Sequence[Any], truncate: int | None = None) -> int:
-    """A number of tokens that checked messages have at least, known without tokenizing them."""
-    count = _content_size(messages) // max(1, state.longest_token_bytes)
+def fewest_message_tokens(state: ServerState, num_bytes: int, truncate: int | None = None) -> int:
+    """A number of tokens that checked messages with ``num_bytes`` of text have at least, known without tokenizing."""
+    count = num_bytes // max(1, state.longest_token_bytes)
     return count if truncate is None else min(count, truncate)
 
 
@@ -256,7 +259,3 @@ def message_text(message: Mapping[str, Any]) -> str:
     if isinstance(content, list):
         return "".join(part["text"] for part in content)
     return content or ""
-
-
-def _content_size(messages: Sequence[Mapping[str, Any]]) -> int:
-    return sum(_num_bytes(message_text(message)) for message in messages)

@@ -65,6 +65,7 @@ def figures(rate: float, run: Run, slos: SLOs) -> dict[str, object]:
     errors = Counter(answer.error for answer in run.answers if answer.error is not None)
     output_tokens = sum(answer.num_output_tokens for answer in whole)
     prompt_tokens = sum(answer.num_prompt_tokens for answer in whole)
+    num_good = sum(meets(answer, slos) for answer in whole)
     lags = sorted(answer.sent - answer.due for answer in run.answers)
     row: dict[str, object] = {
         "request_rate": rate if math.isfinite(rate) else "inf",
@@ -79,8 +80,8 @@ def figures(rate: float, run: Run, slos: SLOs) -> dict[str, object]:
         "requests_per_second": len(whole) / run.seconds,
         "output_tokens_per_second": output_tokens / run.seconds,
         "total_tokens_per_second": (prompt_tokens + output_tokens) / run.seconds,
-        "goodput": sum(meets(answer, slos) for answer in whole) / run.seconds if slos else None,
-        "goodput_share": sum(meets(answer, slos) for answer in whole) / len(run.answers) if slos else None,
+        "goodput": num_good / run.seconds if slos else None,
+        "goodput_share": num_good / len(run.answers) if slos else None,
         "send_lag_p99": 1e3 * percentile(lags, 99),
         "client_cpu_percent": 100 * run.cpu_seconds / run.seconds,
     }
