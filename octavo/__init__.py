@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from octavo.core.errors import TimedOutError as TimedOutError
     from octavo.core.retention import Retention as Retention
     from octavo.core.sampling_params import SamplingParams as SamplingParams
+    from octavo.core.structured import StructuredOutputsParams as StructuredOutputsParams
     from octavo.engine_args import EngineArgs as EngineArgs
     from octavo.llm import LLM as LLM
     from octavo.outputs import BeamSearchOutput as BeamSearchOutput
@@ -45,6 +46,7 @@ _EXPORTS = {
     "RequestOutput": "octavo.outputs",
     "Retention": "octavo.core.retention",
     "SamplingParams": "octavo.core.sampling_params",
+    "StructuredOutputsParams": "octavo.core.structured",
     "TimedOutError": "octavo.core.errors",
 }
 """Public name -> the module that holds it."""
@@ -64,6 +66,7 @@ __all__ = [
     "RequestOutput",
     "Retention",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TimedOutError",
     "__version__",
 ]

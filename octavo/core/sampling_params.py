@@ -1,10 +1,11 @@
 """What a client may ask of sampling: one frozen, validated value (names as in vLLM and the OpenAI API)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.core.errors import InvalidRequestError, shown
+from octavo.core.structured import Constraint, StructuredLimits, StructuredOutputsParams, as_constraint
 from octavo.core.token_ids import check_token_ids
 
 SEED_LIMIT = 2**63
@@ -23,6 +24,13 @@ class SamplingLimits:
     logit_bias: int = 1024
     bad_words: int = 128
     cache_salt_characters: int = 1024
+    schema_bytes: int = 256 * 2**10
+    regex_bytes: int = 4 * 2**10
+    schema_nesting: int = 64
+
+    @property
+    def structured(self) -> StructuredLimits:
+        return StructuredLimits(self.schema_bytes, self.regex_bytes, self.schema_nesting)
 
 
 DEFAULT_LIMITS = SamplingLimits()
@@ -41,7 +49,8 @@ class SamplingParams:
     """How the tokens of one request are drawn and when it ends.
 
     ``temperature`` 0 is greedy. ``top_k`` 0 or -1 means all tokens. ``max_tokens`` None means the room left.
-    ``seed`` None draws a fresh seed. Ranges are checked on creation.
+    ``seed`` None draws a fresh seed. ``structured_outputs``: what the text must be; see ``constraint``. Ranges
+    are checked on creation.
 
     Raises:
         InvalidRequestError: a value is outside its documented range; ``param`` names the field.
@@ -67,7 +76,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
-    structured_outputs: Any = None
+    structured_outputs: Constraint | StructuredOutputsParams | Mapping[str, Any] | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | tuple[int, ...] | None = None
     bad_words: list[str] | tuple[str, ...] | None = None
@@ -76,8 +85,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         _check_ranges(self)
         _check_lists(self)
-        if self.structured_outputs is not None:
-            raise InvalidRequestError("structured_outputs is not supported yet", "structured_outputs")
+        # Kept in one form, whatever it was given in.
+        object.__setattr__(self, "structured_outputs", as_constraint(self.structured_outputs, self.limits.structured))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """
@@ -93,6 +102,12 @@ class SamplingParams:
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What ``structured_outputs`` asks for."""
+        kept = self.structured_outputs
+        return kept if isinstance(kept, Constraint) else None
 
     @property
     def greedy(self) -> bool:

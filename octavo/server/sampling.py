@@ -6,6 +6,7 @@ import msgspec
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.structured import Constraint
 from octavo.engine.intake import check_has_salt, check_salt
 from octavo.server.limits import ServerLimits
 
@@ -86,7 +87,6 @@ _SAME_NAME = (
     *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p"),
     *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "prompt_logprobs", "skip_special_tokens"),
     *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
-    "structured_outputs",
 )
 _GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
@@ -97,7 +97,7 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
     Raises:
         InvalidRequestError: naming the field; nothing that would change the answer is dropped in silence.
     """
-    for name in _GUIDED:
+    for name in (*_GUIDED, "structured_outputs"):
         if getattr(fields, name) is not None:
             raise InvalidRequestError(f"{name} is not supported yet.", name)
     if fields.response_format is not None and fields.response_format.type != "text":
@@ -126,12 +126,20 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
 
 
 def sampling_params(
-    fields: SamplingFields, limits: ServerLimits, *, max_tokens: int | None, logprobs: int | None
+    fields: SamplingFields,
+    limits: ServerLimits,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    constraint: Constraint | None = None,
 ) -> SamplingParams:
-    """
+    """``constraint``: what the text must be, whichever field asks for it.
+
     Raises:
         InvalidRequestError: a value out of its range.
     """
     values = {name: getattr(fields, name) for name in _SAME_NAME}
     given = {name: value for name, value in values.items() if value is not None}
-    return SamplingParams(**given, max_tokens=max_tokens, logprobs=logprobs, limits=limits.sampling)
+    return SamplingParams(
+        **given, max_tokens=max_tokens, logprobs=logprobs, structured_outputs=constraint, limits=limits.sampling
+    )
