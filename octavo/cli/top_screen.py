@@ -5,7 +5,7 @@ from typing import Any
 
 from octavo.cli.top_reader import Reading
 
-COLUMNS = ("REQUEST", "AGE", "STATE", "PROMPT", "OUT", "LAST DECISION")
+COLUMNS = ("REQUEST", "TENANT", "PRIORITY", "AGE", "STATE", "PROMPT", "OUT", "LAST DECISION")
 ID_WIDTH = 64
 UNSHOWN = ("event", "time", "seconds", "step", "choice", "reason")
 
@@ -55,6 +55,8 @@ def _row(request: dict[str, Any]) -> tuple[str, ...]:
     states = " ".join(f"{count} {state}" for state, count in request["statuses"].items())
     return (
         request["id"][:ID_WIDTH],
+        request["tenant"],
+        str(request["priority"]),
         _seconds(last["time"] - request["arrival"]) if last else "-",
         states or request["finish_reason"] or "-",
         str(request["prompt_tokens"]),

@@ -83,6 +83,12 @@ class FairShares(Fcfs):
     def catch_up(self, running: Iterable[Request]) -> None:
         self._tenants.settle(running)
 
+    def standing(self, request: Request) -> dict[str, int | float]:
+        """Its tenant's counter, and by how much it is ahead of the smallest of those that have requests in line."""
+        service = self._service(self._tenants.of(request.tenant))
+        least = min(map(self._service, self._tenants.backlogged()), default=service)
+        return {"tenant_service": service, "tenant_ahead": service - least}
+
     def _service(self, tenant: Tenant) -> float:
         """The counter: weighted tokens, and what was lifted."""
         settings = self._settings

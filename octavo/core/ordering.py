@@ -69,6 +69,10 @@ class Ordering(Protocol):
         """Who waits is about to be looked at: take note of what these have got meanwhile."""
         ...
 
+    def standing(self, request: Request) -> dict[str, int | float]:
+        """To be shown: what counts for it, as things are now."""
+        ...
+
 
 class Fcfs:
     """First come, first served. What the other policies do not say is as here."""
@@ -109,6 +113,9 @@ class Fcfs:
     def catch_up(self, _running: Iterable[Request]) -> None:
         """What they have got does not count."""
 
+    def standing(self, _request: Request) -> dict[str, int | float]:
+        return {}
+
 
 class ByPriority(Fcfs):
     """The lowest number first, with ageing: a request counts as one level better for every ``aging_seconds`` that it
@@ -137,3 +144,9 @@ class ByPriority(Fcfs):
     def givers(self, first: Request, running: RunningSet) -> Sequence[Request]:
         """Those of a higher number that are not as old as to have passed it."""
         return [request for request in running.after(first) if request.priority > first.priority]
+
+    def standing(self, request: Request) -> dict[str, int | float]:
+        """The level it has come to by its age; a level of 0 seconds is none."""
+        waited = self._now - (request.rank // ARRIVALS - request.priority * self._microseconds_a_level)
+        num_levels = waited / self._microseconds_a_level if self._microseconds_a_level else 0.0
+        return {"aged_priority": round(request.priority - num_levels, 3)}

@@ -39,6 +39,11 @@ class RequestQueue:
         others = (line for name, line in self._in_order() if name != own)
         return list(islice(chain(self._lines[own][at : at + limit], *others), limit))
 
+    def num_before(self, request: Request) -> int:
+        """How many stand before one that stands here, in its own line."""
+        line = self._lines[self._ordering.line_of(request)]
+        return bisect_left(line, self._ordering.place(request), key=self._ordering.place)
+
     def remove(self, request: Request) -> None:
         self._members.remove(request)
         name = self._ordering.line_of(request)

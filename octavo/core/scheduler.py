@@ -246,6 +246,13 @@ class Scheduler:
         self.population.tenants.settle(self.running)
         return self.population.tenants.counts()
 
+    def standing(self, request: Request) -> dict[str, int | float]:
+        """To be shown, of one that has not ended: what its policy counts (``Ordering.standing``), ``passed_by``: how
+        many that came after it, and while it stands in line ``ahead``: how many are before it there (under "fair": of
+        its tenant's). All as when the line was last looked at: to ask changes nothing."""
+        standing = self.population.ordering.standing(request) | {"passed_by": request.num_skips}
+        return standing | ({"ahead": self.waiting.num_before(request)} if request in self.waiting else {})
+
     @property
     def last_planned(self) -> list[Request]:
         """The requests of the last step that was planned, row by row; it has not landed yet."""

@@ -4,7 +4,7 @@ Nothing is asked of the scheduler while it plans: who was admitted, resumed or g
 was passed or set aside can be seen on those that wait. A step that only decodes costs a comparison.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from octavo.core.admission import LOOKAHEAD
@@ -13,25 +13,29 @@ from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import Preemption
 from octavo.core.step import StepPlan
 from octavo.engine.choice import Choice
+from octavo.engine.intake import MAX_TENANT_NAME
 from octavo.engine.messages import EngineRequest
-from octavo.engine.traces import EventKind, EventLog, RequestTrace
+from octavo.engine.traces import EventKind, EventLog, RequestFacts, RequestTrace
 
 MAX_NOTE = 300
 
 
 class Decisions:
-    """``choices``: the engine's own, of all open requests."""
+    """``choices``, and ``opened``, the sequences of each request that have not ended: the engine's own."""
 
-    def __init__(self, scheduler: Scheduler, choices: Mapping[Request, Choice]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, choices: Mapping[Request, Choice], opened: Mapping[str, Sequence[Request]]
+    ) -> None:
         self._scheduler = scheduler
         self._choices = choices
+        self._opened = opened
         self._log = EventLog()
         self._parked: set[Request] = set()
 
     def note_arrival(self, request: EngineRequest, now: float) -> None:
-        num_tokens = len(request.prompt_token_ids)
-        self._log.open(request.request_id, request.arrival_time, num_tokens, request.num_choices)
-        self._note(request.request_id, now, 0, "arrived", num_tokens, request.num_choices)
+        facts = _facts_of(request)
+        self._log.open(request.request_id, facts)
+        self._note(request.request_id, now, 0, "arrived", facts.num_prompt_tokens, facts.num_choices)
 
     def note_refusal(self, request: EngineRequest, now: float, reason: str) -> None:
         self.note_arrival(request, now)
@@ -69,15 +73,20 @@ class Decisions:
         self._log.end(request_id)
 
     def traces(self, request_ids: Iterable[str] | None, count: int) -> list[RequestTrace]:
-        """Of these requests, those that are known; or of the ``count`` that came last, the newest first."""
-        wanted = self._log.latest(count) if request_ids is None else request_ids
-        found = {trace.request_id: trace for each in wanted if (trace := self._log.trace(each)) is not None}
-        for sequence, choice in self._choices.items():
-            trace = found.get(choice.request_id)
-            if trace is not None:
-                trace.statuses.append(sequence.status.value)
-                trace.num_generated_tokens += sequence.num_output_tokens
-        return list(found.values())
+        """Of these requests, those that are known; or of the ``count`` that came last, the newest first, each with its
+        last event alone and without its standing. What it costs follows what is told, not what is open."""
+        if request_ids is None:
+            traces = [self._log.trace(each, 1) for each in self._log.latest(count)]
+        else:
+            traces = [self._log.trace(each) for each in dict.fromkeys(request_ids)]
+        found = [trace for trace in traces if trace is not None]
+        for trace in found:
+            sequences = self._opened.get(trace.request_id, ())
+            trace.statuses = [sequence.status.value for sequence in sequences]
+            trace.num_generated_tokens += sum(sequence.num_output_tokens for sequence in sequences)
+            if sequences and request_ids is not None:
+                trace.standing = self._scheduler.standing(sequences[0])
+        return found
 
     def _note_rows(self, plan: StepPlan, num_further: int, now: float) -> None:
         """Rows that begin, and those of several tokens, ``num_further`` tokens beside one a row in all. They stand at
@@ -147,3 +156,16 @@ class Decisions:
         if step is None:
             step = self._scheduler.counters.num_steps
         self._log.note(request_id, (now, step, choice, kind, note[:MAX_NOTE], *numbers))
+
+
+def _facts_of(request: EngineRequest) -> RequestFacts:
+    """Of one that is refused, too: a name of a tenant that is none is cut short."""
+    return RequestFacts(
+        request.arrival_time,
+        len(request.prompt_token_ids),
+        request.num_choices,
+        str(request.tenant)[:MAX_TENANT_NAME],
+        request.priority,
+        request.start_by,
+        request.end_by,
+    )

@@ -83,7 +83,7 @@ class Engine:
         self._waiting: set[str] = set()
         """Open requests of which nothing has been scheduled yet."""
         self._deadlines = Deadlines()
-        self._decisions = Decisions(parts.scheduler, self._choices)
+        self._decisions = Decisions(parts.scheduler, self._choices, self._open)
         self._pending: deque[_Issued] = deque()
         self._landed = 0.0
         """When the last step landed."""

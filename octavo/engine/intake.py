@@ -17,7 +17,8 @@ from octavo.engine.messages import EngineRequest
 
 PRIORITY_LIMIT = 2**63
 
-TENANT_NAME = re.compile(r"[A-Za-z0-9._:@/-]{1,64}\Z")
+MAX_TENANT_NAME = 64
+TENANT_NAME = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_TENANT_NAME}}}\Z")
 """Short and plain, since it is shown in figures."""
 
 
@@ -164,7 +165,8 @@ def check_tenant(tenant: str) -> None:
     given: Any = tenant
     if not isinstance(given, str) or not TENANT_NAME.match(given):
         raise InvalidRequestError(
-            f"a tenant's name has 1 to 64 letters, digits and any of ._:@/-, got {tenant!r:.80}", "tenant"
+            f"a tenant's name has 1 to {MAX_TENANT_NAME} letters, digits and any of ._:@/-, got {tenant!r:.80}",
+            "tenant",
         )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
+from octavo.core.tenants import DEFAULT_TENANT
+
 EventKind = Literal[
     "arrived",
     "refused",
@@ -58,20 +60,34 @@ class RequestEvent(NamedTuple):
     note: str = ""
 
 
-@dataclass(slots=True)
-class RequestTrace:
-    """One request and what was decided about it, oldest first; ``num_dropped`` events are left out after the first
-    MAX_FIRST_EVENTS. ``statuses``: of the choices that have not ended. ``reason``: how it ended."""
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What a request came with. ``arrival``, ``start_by``, ``end_by``: seconds since the epoch; None: no such
+    bound."""
 
-    request_id: str
     arrival: float
     num_prompt_tokens: int
     num_choices: int
+    tenant: str = DEFAULT_TENANT
+    priority: int = 0
+    start_by: float | None = None
+    end_by: float | None = None
+
+
+@dataclass(slots=True)
+class RequestTrace:
+    """One request and what was decided about it, oldest first; ``num_dropped`` events are forgotten after the first
+    MAX_FIRST_EVENTS. ``statuses``: of the choices that have not ended. ``reason``: how it ended. ``standing``: of one
+    that has not, what decides when it goes next (``Scheduler.standing``)."""
+
+    request_id: str
+    facts: RequestFacts
     events: list[RequestEvent]
     num_dropped: int
     statuses: list[str]
     num_generated_tokens: int
     reason: str
+    standing: dict[str, int | float] = field(default_factory=dict)
 
 
 FlatEvent = tuple[float | int | str, ...]
@@ -81,9 +97,7 @@ values alone once it has seen them."""
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    arrival: float
-    num_prompt_tokens: int
-    num_choices: int
+    facts: RequestFacts
     num_generated: int = 0
     num_events: int = 0
     reason: str = ""
@@ -102,9 +116,9 @@ class EventLog:
     def __len__(self) -> int:
         return len(self._records)
 
-    def open(self, request_id: str, arrival: float, num_prompt_tokens: int, num_choices: int) -> None:
+    def open(self, request_id: str, facts: RequestFacts) -> None:
         self._records.pop(request_id, None)  # one of an earlier request of this name
-        self._records[request_id] = _Record(arrival, num_prompt_tokens, num_choices)
+        self._records[request_id] = _Record(facts)
 
     def note(self, request_id: str, event: FlatEvent) -> None:
         """Ids without a record are ignored."""
@@ -137,19 +151,19 @@ class EventLog:
             if self._records.get(oldest_id) is oldest:
                 del self._records[oldest_id]
 
-    def trace(self, request_id: str) -> RequestTrace | None:
-        """What is known of a request; of the statuses of its choices nothing."""
+    def trace(self, request_id: str, num_last: int | None = None) -> RequestTrace | None:
+        """What is known of a request, with its ``num_last`` last events (None: all); nothing of how its choices
+        stand."""
         record = self._records.get(request_id)
         if record is None:
             return None
-        events = [_as_event(*flat) for flat in (*record.first, *(record.last or ()))]
+        kept = (*record.first, *(record.last or ()))
+        told = kept if num_last is None else kept[-num_last:]
         return RequestTrace(
             request_id,
-            record.arrival,
-            record.num_prompt_tokens,
-            record.num_choices,
-            events,
-            record.num_events - len(events),
+            record.facts,
+            [_as_event(*flat) for flat in told],
+            record.num_events - len(kept),
             [],
             record.num_generated,
             record.reason,

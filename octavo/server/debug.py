@@ -5,10 +5,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from octavo.core.errors import InvalidRequestError
-from octavo.engine.traces import EVENT_NUMBERS, MAX_REQUESTS, RequestEvent, RequestTrace
+from octavo.engine.traces import EVENT_NUMBERS, MAX_REQUESTS, RequestEvent, RequestFacts, RequestTrace
 from octavo.server.answers import json_response
 from octavo.server.context import server_state
 from octavo.server.errors import ApiError
+from octavo.server.prompts import in_text_thread
 from octavo.server.request_log import Refusal
 from octavo.server.state import ServerState
 
@@ -19,18 +20,24 @@ DEFAULT_COUNT = 100
 
 @router.get("/requests")
 async def list_requests(request: Request) -> Response:
-    """The requests that came last, the newest first, each with its last event."""
+    """The requests that came last, the newest first, each with its last event. As many as may be listed take a while to
+    write down, in which others are served."""
     state = server_state(request)
     state.require_ready()
     count = _count(request.query_params.get("limit", str(DEFAULT_COUNT)))
     traces = await state.engine.traces(count=count)
-    return json_response(
-        {
-            "object": "list",
-            "data": [_shown(state, trace, trace.events[-1:]) for trace in traces],
-            "refused": [_shown_refusal(refusal) for refusal in state.request_log.refusals()[:count]],
-        }
-    )
+    refusals = state.request_log.refusals()[:count]
+
+    def write() -> Response:
+        return json_response(
+            {
+                "object": "list",
+                "data": [_shown(state, trace) for trace in traces],
+                "refused": [_shown_refusal(refusal) for refusal in refusals],
+            }
+        )
+
+    return await in_text_thread(state, write)
 
 
 def _count(text: str) -> int:
@@ -53,26 +60,36 @@ async def show_request(request_id: str, request: Request) -> Response:
     return json_response(
         {
             "id": request_id,
-            "requests": [_shown(state, trace, trace.events) for trace in traces],
+            "requests": [_shown(state, trace) for trace in traces],
             "refused": [_shown_refusal(refusal) for refusal in refusals],
         }
     )
 
 
-def _shown(state: ServerState, trace: RequestTrace, events: list[RequestEvent]) -> dict[str, Any]:
-    """``statuses``: how many choices stand where."""
+def _shown(state: ServerState, trace: RequestTrace) -> dict[str, Any]:
+    """``statuses``: how many choices stand where. ``*_seconds``: its times, from the arrival on."""
+    facts = trace.facts
     return {
         "id": trace.request_id,
         "x_request_id": state.request_log.trace_id(trace.request_id),
-        "arrival": trace.arrival,
-        "prompt_tokens": trace.num_prompt_tokens,
-        "choices": trace.num_choices,
+        "arrival": facts.arrival,
+        "tenant": facts.tenant,
+        "priority": facts.priority,
+        "max_queue_seconds": _seconds_until(facts.start_by, facts),
+        "max_request_seconds": _seconds_until(facts.end_by, facts),
+        "prompt_tokens": facts.num_prompt_tokens,
+        "choices": facts.num_choices,
         "generated_tokens": trace.num_generated_tokens,
         "statuses": {status: trace.statuses.count(status) for status in sorted(set(trace.statuses))},
         "finish_reason": None if trace.statuses else trace.reason,
+        "standing": trace.standing,
         "num_dropped_events": trace.num_dropped,
-        "events": [_shown_event(trace, event) for event in events],
+        "events": [_shown_event(trace, event) for event in trace.events],
     }
+
+
+def _seconds_until(time: float | None, facts: RequestFacts) -> float | None:
+    return None if time is None else round(time - facts.arrival, 6)
 
 
 def _shown_event(trace: RequestTrace, event: RequestEvent) -> dict[str, Any]:
@@ -80,7 +97,7 @@ def _shown_event(trace: RequestTrace, event: RequestEvent) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "event": event.kind,
         "time": event.time,
-        "seconds": round(event.time - trace.arrival, 6),
+        "seconds": round(event.time - trace.facts.arrival, 6),
         "step": event.step,
         "choice": event.choice,
     }

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.scheduler_types import PolicySettings, SchedulerConfig
 from octavo.engine.codec import Add, decode_command, encode, read_request
 from octavo.engine.deadlines import Deadlines
 from octavo.engine.engine import Engine, EngineParts
@@ -28,9 +29,18 @@ START = 100.0
 class Bench:
     """An engine with a fake runner, whose steps take a second each: step ``i`` begins at START + i."""
 
-    def __init__(self, depth: int = 1, num_blocks: int = 64, max_num_seqs: int = 8, num_host_blocks: int = 32) -> None:
+    def __init__(
+        self,
+        depth: int = 1,
+        num_blocks: int = 64,
+        max_num_seqs: int = 8,
+        num_host_blocks: int = 32,
+        policy: PolicySettings | None = None,
+    ) -> None:
         cache = CacheConfig(num_blocks, 4, fingerprint=b"test", num_host_blocks=num_host_blocks)
         config = SchedulerConfig(max_num_seqs, 16, max_steps_in_flight=depth, preemption_mode="swap")
+        if policy is not None:
+            config = replace(config, policy=policy)
         self.scheduler = Scheduler(config, KVCacheManager(cache))
         self.now = START
         self.engine = Engine(

@@ -1,12 +1,13 @@
 """What was decided about a request can be seen afterwards; and the log of it is bounded."""
 
+import cProfile
 from typing import Any
 
 import pytest
 
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.scheduler_types import SchedulerConfig, SkipBounds
+from octavo.core.scheduler_types import PolicyName, PolicySettings, SchedulerConfig, SkipBounds
 from octavo.engine.codec import ListTraces, decode_command, encode
 from octavo.engine.messages import EngineRequest
 from octavo.engine.traces import (
@@ -16,6 +17,7 @@ from octavo.engine.traces import (
     EventLog,
     FlatEvent,
     RequestEvent,
+    RequestFacts,
     RequestTrace,
 )
 from tests.engine.test_deadlines import START, Bench
@@ -181,6 +183,58 @@ def test_the_latest_come_first() -> None:
     assert bench.engine.traces(["nobody"], 9) == []
 
 
+def test_who_asks_and_what_counts_for_it() -> None:
+    """Facts stay; the standing is of what is open, by policy."""
+    shown: dict[PolicyName, dict[str, float]] = {
+        "fcfs": {"passed_by": 0, "ahead": 1},
+        "priority": {"passed_by": 0, "ahead": 1, "aged_priority": 4.5},
+        "fair": {"passed_by": 0, "ahead": 0, "tenant_service": 5.0, "tenant_ahead": 0.0},  # lifted to that of a
+    }
+    for name, standing in shown.items():
+        bench = Bench(max_num_seqs=1, policy=PolicySettings(name, aging_seconds=10.0))
+        priority = 5 if name == "priority" else 0
+        bench.add("runs", [1, 2, 3], 10, tenant="a")
+        bench.add("next", [1, 2, 3], 10, tenant="a")
+        bench.run(lambda running=bench: running.now == START + 1)  # type: ignore[misc]
+        bench.add("last", [5], 3, tenant="b", priority=priority, start_by=START + 50, end_by=START + 90)
+        bench.run(lambda running=bench: running.now == START + 7)  # type: ignore[misc]
+        found = trace(bench, "last")
+        assert found.facts == RequestFacts(START + 1, 1, 1, "b", priority, START + 50, START + 90)
+        assert found.standing == standing
+        bench.run()
+        assert (trace(bench, "last").facts, trace(bench, "last").standing) == (found.facts, {})
+
+
+def count_calls(bench: Bench, request_ids: list[str] | None, count: int) -> int:
+    """Of functions, while the engine tells what it knows: no step can begin meanwhile."""
+    profile = cProfile.Profile()
+    profile.runcall(bench.engine.traces, request_ids, count)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_what_it_takes_to_tell_does_not_follow_what_is_open() -> None:
+    benches = [Bench(max_num_seqs=1) for _ in range(2)]
+    for bench, num_requests in zip(benches, (200, 10_000), strict=True):
+        for number in range(num_requests):
+            bench.add(str(number), [1, 2, 3], 5)
+        bench.step()
+    for request_ids, count in ((None, 100), (["7", "8"], 0)):
+        few, many = (count_calls(bench, request_ids, count) for bench in benches)
+        assert abs(few - many) < 50  # to find a place in line takes a few steps more
+    assert len(benches[1].engine.traces(None, 100)) == 100
+
+
+def test_the_list_has_the_last_event_of_each_alone() -> None:
+    bench = Bench()
+    bench.add("a", [1], 3)
+    bench.add("b", [2], 9)
+    bench.run(lambda: bench.now == START + 5)
+    found = {each.request_id: each for each in bench.engine.traces(None, 9)}
+    assert [[event.kind for event in found[name].events] for name in "ab"] == [["finished"], ["first_token"]]
+    assert [found[name].num_dropped for name in "ab"] == [0, 0]
+    assert (found["b"].statuses, found["b"].num_generated_tokens, found["b"].standing) == (["running"], 5, {})
+
+
 def event(step: int) -> FlatEvent:
     return 0.0, step, 0, "chunk", "", 0, 1
 
@@ -188,7 +242,7 @@ def event(step: int) -> FlatEvent:
 def test_requests_are_bounded_and_those_that_ended_first_go_first() -> None:
     log = EventLog(max_requests=3)
     for name in "abcdefgh":
-        log.open(name, 0.0, 1, 1)
+        log.open(name, RequestFacts(0.0, 1, 1))
     assert len(log) == 8  # all of them are open
     for name in "cabd":
         log.end(name)
@@ -197,18 +251,18 @@ def test_requests_are_bounded_and_those_that_ended_first_go_first() -> None:
         log.end(name)
     assert log.latest(9) == ["h", "g", "f"]
     for number in range(100):  # one id again and again
-        log.open("same", float(number), 1, 1)
+        log.open("same", RequestFacts(float(number), 1, 1))
         log.end("same")
     assert log.latest(9) == ["same"]
     assert len(log._ended) <= 3
     found = log.trace("same")
     assert found is not None
-    assert found.arrival == 99.0
+    assert found.facts.arrival == 99.0
 
 
 def test_events_are_bounded_and_the_first_and_last_stay() -> None:
     log = EventLog()
-    log.open("a", 0.0, 1, 1)
+    log.open("a", RequestFacts(0.0, 1, 1))
     for step in range(1000):
         log.note("a", event(step))
     found = log.trace("a")

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,31 @@ def test_what_is_refused_is_told_with_the_reason(admin: httpx.Client) -> None:
     assert "1000003" in request["events"][1]["reason"]
 
 
+def test_who_asked_and_its_times_are_told(tmp_path: Path) -> None:
+    """While it waits, also what counts for it."""
+    flags = ("--num-blocks", "80", "--max-num-seqs", "1", "--threads", "1", "--admin-key", ADMIN)
+    more = ("--scheduling-policy", "priority", "--tenant-header", "x-tenant", "--max-queue-seconds", "50")
+    body = {"prompt": [1], "max_tokens": 900, "stream": True, "ignore_eos": True}
+    with (
+        running_real_server(rand_model(tmp_path), *flags, *more) as server,
+        ThreadPoolExecutor(1) as pool,
+        server.wait_ready(60.0).client(Authorization=f"Bearer {ADMIN}") as admin,
+        admin.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        next(response.iter_lines())
+        headers = {"X-Request-Id": "waits", "X-Tenant": "search", "X-Request-Timeout-Ms": "2500"}
+        fields = {"prompt": [1], "max_tokens": 1, "priority": 3}
+        waits = pool.submit(httpx.post, f"{server.url}/v1/completions", json=fields, headers=headers)
+        deadline = time.monotonic() + 10.0
+        while (answer := httpx.get(f"{server.url}/debug/requests/waits", headers=admin.headers)).is_error:
+            assert time.monotonic() < deadline
+        (request,) = answer.json()["requests"]
+        waits.result()
+    assert (request["tenant"], request["priority"]) == ("search", 3)
+    assert (request["max_queue_seconds"], request["max_request_seconds"]) == (50.0, 2.5)
+    assert set(request["standing"]) <= {"passed_by", "ahead", "aged_priority"}
+
+
 def test_a_deadline_is_told(admin: httpx.Client) -> None:
     assert complete(admin, "late", max_tokens=400, request_timeout_ms=1).status_code == 504
     (request,) = admin.get("/debug/requests/late").json()["requests"]
@@ -145,9 +172,12 @@ def test_top_shows_figures_and_requests(debug_server: ServerProcess, admin: http
     assert lines[2].startswith("running 0   waiting 0   queue 0 requests, 0 tokens")
     assert lines[3].startswith("prompt 0.0 tokens/s   generation 0.0 tokens/s")
     assert lines[4].startswith("KV cache 0.0% in use (0 active, ")
-    assert lines[7].split() == ["REQUEST", "AGE", "STATE", "PROMPT", "OUT", "LAST", "DECISION"]
+    assert lines[7].split() == [
+        *("REQUEST", "TENANT", "PRIORITY", "AGE", "STATE", "PROMPT", "OUT", "LAST", "DECISION"),
+    ]
     assert len(lines) == 11
     assert lines[8].startswith(answer.json()["id"][:24])
+    assert lines[8].split()[1:3] == ["default", "0"]
     assert "finished (step " in lines[8]
     assert lines[8].endswith("generated tokens 4, preemptions 0): length")
 

@@ -25,7 +25,7 @@ from octavo.engine.messages import (
     TraceList,
 )
 from octavo.engine.stats_log import StatsLog, format_stats
-from octavo.engine.traces import RequestEvent, RequestTrace
+from octavo.engine.traces import RequestEvent, RequestFacts, RequestTrace
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,8 @@ def test_outputs_cross_unchanged() -> None:
     outputs = EngineOutputs([delta], EngineStats(num_running=1, rejected={"a": 1}), [times], [0.1], [0.2], 7)
     outputs.pin_lists = [PinList(1, report.pins, was_found=True)]
     event = RequestEvent(1.5, 3, 0, "preempted", (1, 2, 3), "why")
-    outputs.trace_lists = [TraceList(2, [RequestTrace("id", 1.0, 5, 2, [event], 0, ["waiting"], 0, "")])]
+    facts = RequestFacts(1.0, 5, 2, "t", -3, None, 9.5)
+    outputs.trace_lists = [TraceList(2, [RequestTrace("id", facts, [event], 0, ["waiting"], 0, "", {"ahead": 3})])]
     assert decode_event(encode(News(outputs, [7]))) == News(outputs, [7])
     ready = Ready(EngineLimits(1, 2, 3, 4))
     assert decode_event(encode(ready)) == ready
