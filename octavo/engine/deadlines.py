@@ -8,7 +8,9 @@ from typing import NamedTuple
 from octavo.engine.messages import EngineRequest, Timeout
 
 
-class _Bound(NamedTuple):
+class Bound(NamedTuple):
+    """``time``: seconds since the epoch."""
+
     time: float
     request_id: str
     kind: Timeout
@@ -19,7 +21,7 @@ class Deadlines:
     are until their time comes, or until they are most of what is kept."""
 
     def __init__(self) -> None:
-        self._heap: list[_Bound] = []
+        self._heap: list[Bound] = []
         self._requests: dict[str, EngineRequest] = {}
 
     @property
@@ -51,6 +53,22 @@ class Deadlines:
                 yield request, bound.kind
 
 
-def _bounds_of(request: EngineRequest) -> list[_Bound]:
+def next_bound(request: EngineRequest, *, is_started: bool) -> Bound | None:
+    """The first that counts for an open request; None: there is none."""
+    bounds = (bound for bound in _bounds_of(request) if not (is_started and bound.kind == "queue"))
+    return min(bounds, default=None)
+
+
+def timeout_message(request: EngineRequest, kind: Timeout, now: float) -> str:
+    """For a client whose request was ended by its time."""
+    waited = now - request.arrival_time
+    if kind == "queue":
+        allowed = round((request.start_by or now) - request.arrival_time, 3)
+        return f"it has waited {waited:.1f} s without being started and may wait {allowed:g} s"
+    allowed = round((request.end_by or now) - request.arrival_time, 3)
+    return f"it is not finished after {waited:.1f} s and may take {allowed:g} s"
+
+
+def _bounds_of(request: EngineRequest) -> list[Bound]:
     times: tuple[tuple[float | None, Timeout], ...] = ((request.start_by, "queue"), (request.end_by, "deadline"))
-    return [_Bound(time, request.request_id, kind) for time, kind in times if time is not None]
+    return [Bound(time, request.request_id, kind) for time, kind in times if time is not None]

@@ -15,12 +15,12 @@ from octavo.core.scheduler_types import Preemption, StepOutcome
 from octavo.core.step import PendingStep, Runner, StepPlan, StepResult
 from octavo.core.timing import Timed, untimed
 from octavo.engine.choice import Choice
-from octavo.engine.deadlines import Deadlines
+from octavo.engine.deadlines import Deadlines, timeout_message
 from octavo.engine.decisions import Decisions
 from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.intake import Intake
 from octavo.engine.interface import EngineLimits, StartListener, nobody
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, Timeout
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
 from octavo.engine.snapshot import Endings, take_snapshot
 from octavo.engine.traces import RequestTrace
 
@@ -116,7 +116,9 @@ class Engine:
         self._scheduler.add(sequences[0], request.cache_salt, sequences[1:], request.num_open_tokens)
 
     def abort(self, request_id: str) -> None:
-        """End every choice of a request that has not ended; unknown ids are ignored."""
+        """End every choice of a request that has not ended; unknown ids are ignored. Whoever was told at its time that
+        this is over is gone by now: so it ended by its time."""
+        self._end_overdue(self._clock())
         sequences = list(self._open.get(request_id, ()))
         self._endings.num_aborted += bool(sequences)
         for sequence in sequences:
@@ -134,8 +136,7 @@ class Engine:
         """Plan as far ahead as allowed, then wait for the oldest step and report what it brought."""
         now = self._clock()
         self._scheduler.tell_time(now)
-        if self._deadlines.next_time <= now:
-            self._end_overdue(now)
+        self._end_overdue(now)
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
             plan = self._schedule()
             if plan is None:
@@ -152,7 +153,7 @@ class Engine:
             if kind == "queue" and request.request_id not in self._waiting:
                 continue
             self._endings.timed_out[kind] += 1
-            error = _timeout_message(request, kind, now)
+            error = timeout_message(request, kind, now)
             self._decisions.note_timeout(request.request_id, now, error)
             for sequence in list(self._open[request.request_id]):
                 self._scheduler.abort(sequence)
@@ -358,12 +359,3 @@ class Engine:
                 invalid_param=error.param or "",
             )
         )
-
-
-def _timeout_message(request: EngineRequest, kind: Timeout, now: float) -> str:
-    waited = now - request.arrival_time
-    if kind == "queue":
-        allowed = round((request.start_by or now) - request.arrival_time, 3)
-        return f"it has waited {waited:.1f} s without being started and may wait {allowed:g} s"
-    allowed = round((request.end_by or now) - request.arrival_time, 3)
-    return f"it is not finished after {waited:.1f} s and may take {allowed:g} s"

@@ -42,7 +42,8 @@ class EngineLoop(Protocol):
         ...
 
     def abort(self, request_id: str) -> None:
-        """End every choice of a request with finish_reason "abort"; unknown ids are ignored."""
+        """End every choice of a request with finish_reason "abort", or as ended by its time, if that is over; unknown
+        ids are ignored."""
         ...
 
     def has_work(self) -> bool: ...

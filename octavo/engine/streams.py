@@ -1,24 +1,32 @@
-"""What an open request waits for: its deltas, as they come from the engine process."""
+"""What an open request waits for: its deltas, as they come from the engine process, or the end of its time."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 
 from octavo.core.errors import RefusedByEngineError
 from octavo.engine.coalesce import merge_delta
+from octavo.engine.deadlines import next_bound, timeout_message
 from octavo.engine.messages import EngineRequest, OutputDelta
+
+LONGEST_TIMER_SECONDS = 3600.0
+"""A bound may be further away than a timer can be set."""
 
 
 class RequestStream:
     """Deltas of one request waiting to be read: at most one a choice, merged while the reader is busy. ``started``:
-    the engine computes it, or has done so; ``on_start`` is called when it begins."""
+    the engine computes it, or has done so; ``on_start`` is called when it begins. Belongs to the running event loop."""
 
     def __init__(self, request: EngineRequest, on_start: Callable[[], None] | None = None) -> None:
         self.started = False
+        self._request = request
         self._on_start = on_start
         self._unfinished = request.num_choices
         self._pending: dict[int, OutputDelta] = {}
         self._error: Exception | None = None
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch_time()
 
     @property
     def ended(self) -> bool:
@@ -32,8 +40,24 @@ class RequestStream:
 
     def abandon(self) -> bool:
         """Nobody waits for more of it; true if the engine may still be computing some."""
+        if self._timer is not None:
+            self._timer.cancel()
         has_more, self._unfinished = self._unfinished > 0, 0
         return has_more
+
+    def _watch_time(self) -> None:
+        """Tell the reader at the time itself that it is over: the engine looks between two steps only. What it
+        computes meanwhile is of no use to anybody, and ends when the stream is abandoned."""
+        bound = next_bound(self._request, is_started=self.started)
+        if bound is None or self.ended:
+            return
+        now = time.time()
+        if now < bound.time:
+            seconds = min(bound.time - now, LONGEST_TIMER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._watch_time)
+            return
+        message = timeout_message(self._request, bound.kind, now)
+        self._keep(OutputDelta(self._request.request_id, 0, finish_reason="error", error=message, timeout=bound.kind))
 
     def put(self, delta: OutputDelta) -> None:
         if delta.invalid_param is not None:
@@ -43,6 +67,9 @@ class RequestStream:
             return
         if delta.finish_reason is not None:
             self._unfinished -= 1
+        self._keep(delta)
+
+    def _keep(self, delta: OutputDelta) -> None:
         pending = self._pending.get(delta.index)
         if pending is None:
             self._pending[delta.index] = delta

@@ -1,6 +1,8 @@
 """The client of the engine process, with a process that says what a test says: who is told, what is ended, when."""
 
 import asyncio
+import time
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -31,8 +33,8 @@ class Bench:
         self.child: Any = Child()
         self.client.child = self.child
 
-    async def begin(self, n: int = 1) -> "asyncio.Task[list[OutputDelta]]":
-        request = EngineRequest("r", [1, 2], SamplingParams(n=n, max_tokens=1000), 0.0)
+    async def begin(self, n: int = 1, end_by: float | None = None) -> "asyncio.Task[list[OutputDelta]]":
+        request = EngineRequest("r", [1, 2], SamplingParams(n=n, max_tokens=1000), 0.0, end_by=end_by)
 
         async def read() -> list[OutputDelta]:
             return [delta async for delta in self.client.generate(request)]
@@ -98,3 +100,40 @@ async def test_what_fails_here_is_aborted_once() -> None:
     with pytest.raises(RuntimeError, match="shutting down"):
         await reading
     assert bench.child.commands == ["Add", "Abort"]
+
+
+async def test_what_is_told_when_the_time_is_over() -> None:
+    bench = Bench()
+    now = time.time()
+    request = EngineRequest("r", [1], SamplingParams(), now, start_by=now + 0.05, end_by=now + 0.1)
+    async with aclosing(bench.client.generate(request)) as deltas:
+        over = await anext(deltas)
+    assert (over.timeout, over.finish_reason) == ("queue", "error")
+    assert over.error == "it has waited 0.1 s without being started and may wait 0.05 s"
+    assert bench.child.commands == ["Add", "Abort"]
+
+
+async def test_what_has_started_is_not_ended_by_its_wait() -> None:
+    bench = Bench()
+    now = time.time()
+    request = EngineRequest("r", [1], SamplingParams(), now, start_by=now + 0.02, end_by=now + 0.2)
+    async with aclosing(bench.client.generate(request)) as deltas:
+        first = asyncio.ensure_future(anext(deltas))
+        await asyncio.sleep(0)
+        bench.say(OutputDelta("r", 0, "text"), started=True)
+        assert (await first).text == "text"
+        over = await anext(deltas)
+    assert time.time() >= now + 0.2
+    assert over.timeout == "deadline"
+    assert over.error == "it is not finished after 0.2 s and may take 0.2 s"
+
+
+async def test_no_timer_is_left_of_what_ends_in_time() -> None:
+    bench = Bench()
+    reading = await bench.begin(end_by=time.time() + 1e9)
+    (stream,) = bench.client._streams.values()
+    bench.say(ended(0), started=True)
+    assert [delta.timeout for delta in await reading] == [None]
+    assert stream._timer is not None
+    assert stream._timer.cancelled()
+    assert bench.child.commands == ["Add"]

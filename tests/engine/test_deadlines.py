@@ -168,6 +168,23 @@ def test_one_that_is_swapped_out_gives_its_host_blocks_back() -> None:
     assert bench.tokens("first") == expected_output([1] * 8, 36)
 
 
+@DEPTHS
+def test_one_whose_client_has_left_at_its_time_ended_by_it(depth: int) -> None:
+    """The server tells the client at the time itself, and the engine that nobody waits any more."""
+    bench = Bench(depth)
+    bench.add("late", [1, 2, 3], end_by=START + 3.5, n=2)
+    bench.add("left", [1, 2, 3], end_by=START + 30)
+    bench.run(lambda: bench.now == START + 3)
+    bench.engine.abort("left")
+    bench.now = START + 3.6
+    bench.engine.abort("late")
+    bench.run()
+    bench.assert_timed_out("late", "deadline", 2)
+    assert bench.engine.stats().timed_out == {"deadline": 1}
+    assert bench.engine.stats().aborted == 1
+    bench.assert_nothing_is_left()
+
+
 def test_one_that_ends_in_time_is_left_alone() -> None:
     bench = Bench()
     bench.add("quick", [1, 2, 3], 5, start_by=START + 1, end_by=START + 60)

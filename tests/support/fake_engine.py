@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from octavo.core.errors import ConfigurationError
 from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
-from octavo.engine.deadlines import Deadlines
+from octavo.engine.deadlines import Deadlines, timeout_message
 from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from octavo.engine.traces import RequestTrace
@@ -96,6 +96,7 @@ class FakeEngine:
         self._deadlines.add(request)
 
     def abort(self, request_id: str) -> None:
+        self._end_overdue()
         for queue in (self._waiting, self._running):
             for choice in [each for each in queue if each.request.request_id == request_id]:
                 queue.remove(choice)
@@ -103,7 +104,8 @@ class FakeEngine:
                 self._end(choice, OutputDelta(request_id, choice.index), "abort")
 
     def _end_overdue(self) -> None:
-        for request, kind in self._deadlines.take_overdue(time.time()):
+        now = time.time()
+        for request, kind in self._deadlines.take_overdue(now):
             waits = request in [choice.request for choice in self._waiting]
             if not waits and kind == "queue":
                 continue
@@ -111,7 +113,8 @@ class FakeEngine:
             for choice in [*self._waiting, *self._running]:
                 if choice.request is request:
                     (self._waiting if choice in self._waiting else self._running).remove(choice)
-                    delta = OutputDelta(request.request_id, choice.index, error="it took too long", timeout=kind)
+                    error = timeout_message(request, kind, now)
+                    delta = OutputDelta(request.request_id, choice.index, error=error, timeout=kind)
                     self._end(choice, delta, "error")
 
     def has_work(self) -> bool:
