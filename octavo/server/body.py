@@ -10,6 +10,7 @@ from fastapi import Request
 from octavo.core.errors import InvalidRequestError
 from octavo.server.errors import ApiError, ClientGoneError
 from octavo.server.limits import ServerLimits
+from octavo.server.plain_numbers import plain_whole_number
 
 T = TypeVar("T")
 
@@ -36,8 +37,8 @@ async def read_request_body(request: Request, kind: type[T], limits: ServerLimit
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and len(declared) < 19 and int(declared) > limit:
+    declared = plain_whole_number(request.headers.get("content-length", ""))
+    if declared is not None and declared > limit:
         raise _too_large(limit)
     chunks: list[bytes] = []
     size = 0

@@ -9,6 +9,7 @@ from octavo.engine.traces import EVENT_NUMBERS, MAX_REQUESTS, RequestEvent, Requ
 from octavo.server.answers import json_response
 from octavo.server.context import server_state
 from octavo.server.errors import ApiError
+from octavo.server.plain_numbers import plain_whole_number
 from octavo.server.prompts import in_text_thread
 from octavo.server.request_log import Refusal
 from octavo.server.state import ServerState
@@ -41,10 +42,10 @@ async def list_requests(request: Request) -> Response:
 
 
 def _count(text: str) -> int:
-    is_short_number = text.isdecimal() and len(text) <= 9
-    if not is_short_number or not 1 <= int(text) <= MAX_REQUESTS:
+    count = plain_whole_number(text)
+    if count is None or not 1 <= count <= MAX_REQUESTS:
         raise InvalidRequestError(f"limit must be 1 to {MAX_REQUESTS}, got {text[:80]!r}.", "limit")
-    return int(text)
+    return count
 
 
 @router.get("/requests/{request_id:path}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from octavo.core.errors import InvalidRequestError
+from octavo.server.plain_numbers import number_in_header
 from octavo.server.sampling import SamplingFields
 from octavo.server.settings import ServerSettings
 
@@ -55,13 +56,7 @@ def _strictest(*seconds: float | None) -> float | None:
 
 
 def _header(request: Request, name: str) -> float | None:
-    text = request.headers.get(name)
-    if text is None:
-        return None
-    try:
-        return _milliseconds(float(text), name)
-    except ValueError:
-        raise InvalidRequestError(f"{name} must be a number of milliseconds, got {text[:80]!r}.", name) from None
+    return _milliseconds(number_in_header(request, name, "milliseconds"), name)
 
 
 def _milliseconds(value: float | None, name: str) -> float | None:

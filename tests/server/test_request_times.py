@@ -4,7 +4,8 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -119,12 +120,35 @@ def test_the_stricter_counts(server: ServerProcess) -> None:
     assert time.monotonic() - start < 5.0
 
 
-@pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "1e400", "soon", ""])
+NO_NUMBERS = ("nan", "inf", "infinity", "1e400", "1e309", "1e3", "+1", "-5", "1_000", "0x10", ".5", "5.", "1,5", "5 6")
+TOO_LARGE_OR_SMALL = ("0", "0.0", "1000000000000.1", "9" * 400)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, *TOO_LARGE_OR_SMALL, "soon", "", "\xb2", "1\xa0"])
 @pytest.mark.parametrize("name", ["x-slo-ttft-ms", "x-request-timeout-ms"])
 def test_headers_that_are_no_times(server: ServerProcess, name: str, value: str) -> None:
-    answer = post(server, {name: value})
+    with server.client() as client:
+        headers = [(name.encode(), value.encode("latin-1"))]
+        answer = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers=headers)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize("name", ["x-slo-ttft-ms", "x-request-timeout-ms"])
+def test_headers_that_are_times(server: ServerProcess, name: str) -> None:
+    for value in ("60000", "  60000\t ", "007000", "5000.25", "1000000000000"):
+        with closing(
+            HTTPConnection(server.url.removeprefix("http://"), timeout=10.0)
+        ) as connection:  # httpx sends no tabs
+            connection.request("POST", "/v1/completions", b'{"prompt": "x", "max_tokens": 1}', {name: value})
+            assert connection.getresponse().status == 200
+
+
+def test_a_header_that_comes_twice(server: ServerProcess) -> None:
+    with server.client() as client:
+        headers = [("X-SLO-TTFT-Ms", "60000"), ("x-slo-ttft-ms", "50000")]
+        answer = client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "x-slo-ttft-ms")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e300, "soon", True, []])
