@@ -22,9 +22,9 @@ as one at the first."""
 PASSING_RESERVES = 4
 """Times the growth that others have to leave free, a request that passes another has to: it has the least work to lose,
 so it would be the first to give its blocks back. With less more are preempted, with more less memory is filled
-(docs/benchmarks.md)."""
+(docs/benchmarks.md). Where admission looks ahead, that says better what they will need, and one reserve is left."""
 
-NUM_WAYS = 4
+NUM_WAYS = 8
 """Of those that are passed the first so many are to come in by themselves in time."""
 
 
@@ -74,6 +74,7 @@ class Admission:
         self._ordering = population.ordering
         self._skipping = Skipping(config.head_skips)
         self._foresight = Foresight(config.admission_quantile, population)
+        self._passing_reserves = 1 if config.admission_quantile else PASSING_RESERVES
         self._last_offer = NO_OFFER
         self._last_refusal = NO_REFUSAL
 
@@ -144,7 +145,7 @@ class Admission:
             hit = self._lookup(request)
             if self._sets_aside(request, hit, draft.step_id):
                 continue
-            fitting = self._fitting(hit, request.num_tokens, self._spare(draft, PASSING_RESERVES))
+            fitting = self._fitting(hit, request.num_tokens, self._spare(draft, self._passing_reserves))
             if (
                 fitting is None
                 or not self._will_fit(request, fitting, draft)
@@ -164,9 +165,11 @@ class Admission:
 
     def _will_fit(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> bool:
         """Is it likely to have room until it ends, and those that run beside it? Asked again only once more blocks are
-        free. What waits while nothing runs, or is overdue, or has had others give way, is not held up for what may
-        come."""
+        free. What waits while nothing runs, or is overdue, or has had others give way or could have, is not held up for
+        what may come."""
         if draft.is_empty or draft.is_for_one or self._skipping.is_overdue(request, draft.step_id):
+            return True
+        if self._ordering.givers(request, self._running):
             return True
         num_free, num_running = self._kv.pool.num_free - draft.num_owed_blocks, len(self._running)
         if self._last_refusal.covers(request, num_free, num_running):
@@ -259,7 +262,7 @@ class Admission:
         return draft.num_owed_blocks + (0 if draft.is_empty else num_reserves * reserve)
 
     def _room(self, draft: PlanDraft) -> int:
-        return self._kv.pool.num_free - self._spare(draft, PASSING_RESERVES)
+        return self._kv.pool.num_free - self._spare(draft, self._passing_reserves)
 
     @property
     def _has_row(self) -> bool:

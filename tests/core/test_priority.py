@@ -57,6 +57,26 @@ def test_after_so_long_a_request_has_passed_those_of_better_levels(seconds: floa
     harness.run()
 
 
+@pytest.mark.parametrize(("priority", "is_held_up"), [(0, False), (1, True), (2, True)])
+def test_a_better_request_that_fits_now_is_not_held_up_for_what_worse_ones_may_need(
+    priority: int, is_held_up: bool
+) -> None:
+    """The first will grow to all 24 blocks, as far as anybody knows, and gives way if it has to."""
+    harness = _harness(num_blocks=24, max_num_batched_tokens=128, admission_quantile=0.99)
+    for _ in range(400):
+        harness.scheduler.population.output_lengths.note(80, is_end=True, tenant="default")
+    first = _add(harness, 1, num_tokens=40, max_tokens=56)
+    harness.step()
+    second = _add(harness, priority, num_tokens=32, max_tokens=60)
+    harness.step()
+    harness.step()
+    assert first.status is Status.RUNNING
+    assert (second.status is Status.WAITING) == is_held_up
+    harness.run()
+    for request in (first, second):
+        harness.check_answer(request)
+
+
 def test_nobody_starves_in_a_stream_of_better_ones() -> None:
     """Better requests come faster than they can be served; a worse one is served within its three levels' time."""
     harness = _harness(max_num_seqs=1, max_num_batched_tokens=8)
