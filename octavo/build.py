@@ -42,6 +42,7 @@ from octavo.runner.sampler import Sampler
 from octavo.runner.slot_file import Contents, SlotFile, open_slot_file
 from octavo.runner.swapping import seconds_per_block
 from octavo.runner.threaded import ThreadedRunner
+from octavo.start_log import log_start
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +64,15 @@ def build_tokenizer(args: EngineArgs) -> Tokenizer:
 
 
 def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Timed = untimed) -> Engine:
-    """Load the model and put an engine together. Takes seconds; the KV pool's size is logged.
+    """Load the model and put an engine together. Takes seconds; what it has is logged.
 
     ``timed``: see core/timing.py.
 
     Raises:
         ConfigurationError: settings or files that cannot work, in one sentence.
     """
+    is_checked = _wants_sanitizer(args)
+    _check_given_memory(args)
     ops = select_ops(args.backend)
     if args.threads is not None:
         _set_threads(ops, args.threads)
@@ -103,11 +106,11 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
         bad_words=_bad_word_encoder(tokenizer),
         timed=timed,
     )
-    _log_pool(scheduler, args, _block_bytes(args, config, groups))
+    log_start(scheduler, args, _block_bytes(args, config, groups), is_checked=is_checked)
     return Engine(
         EngineParts(
             scheduler=scheduler,
-            runner=_wrapped(runner, args, scheduler),
+            runner=_wrapped(runner, args, scheduler, is_checked),
             pieces=tokenizer,
             eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
             vocab_size=config.vocab_size,
@@ -130,11 +133,28 @@ def advise_on_nodes(cpus: Collection[int], nodes: Path = NODES) -> None:
         )
 
 
-def _wrapped(runner: Runner, args: EngineArgs, scheduler: Scheduler) -> Runner:
+def _check_given_memory(args: EngineArgs) -> None:
+    """What is more than is free before anything is loaded is so afterwards.
+
+    Raises:
+        ConfigurationError: a size that the settings give is.
+    """
+    free = free_memory_bytes()
+    if args.kv_cache_memory_bytes is not None:
+        check_is_free("kv_cache_memory_bytes", args.kv_cache_memory_bytes, free)
+    if args.swap_space is not None:
+        check_is_free("swap_space", _in_bytes(args.swap_space), free)
+
+
+def _in_bytes(gib: float) -> int:
+    return int(gib * 2**30)
+
+
+def _wrapped(runner: Runner, args: EngineArgs, scheduler: Scheduler, is_checked: bool) -> Runner:
     """On a thread of its own, where steps are planned ahead; with the sanitizer in front, where that is wanted."""
     if args.max_steps_in_flight > 1:
         runner = ThreadedRunner(runner)
-    return KVSanitizer(runner, scheduler) if _wants_sanitizer(args) else runner
+    return KVSanitizer(runner, scheduler) if is_checked else runner
 
 
 def _wants_sanitizer(args: EngineArgs) -> bool:
@@ -182,7 +202,7 @@ def _host_blocks(args: EngineArgs, block_bytes: int, num_blocks: int) -> int:
     if args.swap_space is None:
         wanted = int(min(DEFAULT_SWAP_SPACE, free_memory_bytes() / 4))
         return min(wanted // block_bytes, MAX_DEFAULT_HOST_BLOCKS * num_blocks)
-    wanted = int(args.swap_space * 2**30)
+    wanted = _in_bytes(args.swap_space)
     check_is_free("swap_space", wanted, free_memory_bytes())
     return wanted // block_bytes
 
@@ -193,7 +213,7 @@ def _open_slot_file(args: EngineArgs, block_bytes: int, fingerprint: bytes) -> S
         return None
     space = DEFAULT_DISK_SPACE if args.prefix_cache_disk_space is None else args.prefix_cache_disk_space
     contents = Contents(block_bytes, fingerprint)
-    return open_slot_file(Path(args.prefix_cache_dir).expanduser(), int(space * 2**30), contents)
+    return open_slot_file(Path(args.prefix_cache_dir).expanduser(), _in_bytes(space), contents)
 
 
 @contextlib.contextmanager
@@ -246,21 +266,3 @@ def _seed_source(seed: int | None) -> Callable[[], int]:
     """Seeds for requests that bring none: from the system, or, with ``--seed``, the same row of them at each start."""
     source = random.SystemRandom() if seed is None else random.Random(seed)
     return lambda: source.randrange(SEED_LIMIT)
-
-
-def _log_pool(scheduler: Scheduler, args: EngineArgs, block_bytes: int) -> None:
-    cache, longest = scheduler.kv.config, scheduler.max_tokens_per_sequence
-    gib = cache.num_blocks * block_bytes / 2**30
-    logger.info(
-        "KV cache memory: %.2f GiB in %d blocks of %d tokens, %s",
-        *(gib, cache.num_blocks, cache.block_size, args.kv_dtype_name),
-    )
-    logger.info("KV cache size: %s tokens", f"{cache.num_tokens_held(longest):,}")
-    if longest < scheduler.config.max_model_len:
-        logger.warning(
-            "The pool holds less than the model's context of %s tokens: requests above %s tokens will be refused. More "
-            "memory (kv_cache_memory_bytes, num_blocks) lifts this.",
-            *(f"{scheduler.config.max_model_len:,}", f"{longest:,}"),
-        )
-    blocks = scheduler.kv.num_blocks_for(longest)
-    logger.info("Maximum concurrency for %s tokens per request: %.2fx", f"{longest:,}", cache.num_blocks / blocks)

@@ -88,10 +88,10 @@ def test_other_names_and_forms_of_settings(rand: Path) -> None:
     assert read_settings(asdict(args)) == args
 
 
-def test_a_word_that_is_no_switch(rand: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_is_no_switch_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTAVO_KV_SANITIZER", "2")
     with pytest.raises(ConfigurationError, match="OCTAVO_KV_SANITIZER=2: give 1 or 0"):
-        build_engine(EngineArgs(model=str(rand), num_blocks=4))
+        build_engine(EngineArgs(model="/nowhere"))
 
 
 def test_what_is_checked_early_is_what_is_there() -> None:
@@ -105,6 +105,30 @@ def test_more_kv_memory_than_there_is(rand: Path) -> None:
         ConfigurationError, match=r"kv_cache_memory_bytes is 1,024\.00 GiB, but .* GiB of memory are free"
     ):
         build_engine(EngineArgs(model=str(rand), kv_cache_memory_bytes=2**40))
+
+
+@pytest.mark.parametrize("setting", ["swap_space", "kv_cache_memory_bytes"])
+def test_more_than_is_free_is_refused_before_anything_is_loaded(setting: str) -> None:
+    """So also before it is found that there is no such model."""
+    args = EngineArgs(model="/nowhere", **{setting: 10**6 if setting == "swap_space" else 2**50})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=rf"{setting} is [0-9,.]+ GiB, but [0-9,.]+ GiB of memory are free"):
+        build_engine(args)
+
+
+def test_tiers_and_the_sanitizer_are_told_at_start(
+    rand: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OCTAVO_KV_SANITIZER", raising=False)
+    told = ("Host pool: up to 0.00 GiB in ", "Prefix cache on disk: 0.00 GiB in ", "KV sanitizer: on")
+    sizes: dict[str, Any] = {"model": str(rand), "num_blocks": 20, "max_model_len": 64, "threads": 1}
+    with caplog.at_level(logging.INFO):
+        build_engine(EngineArgs(**sizes, swap_space=0)).close()
+        assert not [line for line in told if line in caplog.text]
+        tiers: dict[str, Any] = {"prefix_cache_dir": str(tmp_path), "prefix_cache_disk_space": 0.001}
+        build_engine(EngineArgs(**sizes, **tiers, swap_space=0.001, kv_sanitizer=True)).close()
+        assert [line for line in told if line in caplog.text] == list(told)
+        assert "blocks, for preempted sequences\n" in caplog.text
+        assert f" blocks in {tmp_path}, of which 0 are filled" in caplog.text
 
 
 def test_too_little_for_one_block(rand: Path) -> None:
