@@ -49,8 +49,8 @@ def test_a_row_does_not_depend_on_its_neighbours(
 
 @pytest.mark.parametrize("num_rows", [1, 7, 50, 300])
 def test_wide_linears_are_blocked_without_changing_bits(cpu_ops: Ops, num_rows: int) -> None:
-    linear = cpu_ops.make_linear(random_rows(330, 1100))
-    x = random_rows(num_rows, 1100, seed=1)
+    linear = cpu_ops.make_linear(random_rows(330, 4200))
+    x = random_rows(num_rows, 4200, seed=1)
     alone = torch.cat([cpu_ops.linear(row, linear) for row in x.split(1)])
     assert torch.equal(cpu_ops.linear(x, linear), alone)
 

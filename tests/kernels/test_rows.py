@@ -11,7 +11,7 @@ TOLERANCE = 1e-5  # docs/kernel-contract.md: fp32, on inputs of unit scale
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 7, 33])
-@pytest.mark.parametrize(("out_features", "in_features"), [(1, 1), (16, 16), (17, 33), (200, 100), (64, 700)])
+@pytest.mark.parametrize(("out_features", "in_features"), [(1, 1), (16, 16), (17, 33), (200, 100), (20, 2500)])
 def test_linear(ops: Ops, num_rows: int, out_features: int, in_features: int) -> None:
     x, weight = random_rows(num_rows, in_features, seed=1), random_rows(out_features, in_features, seed=2)
     bias = random_rows(out_features, seed=3)

@@ -44,7 +44,7 @@ void linear(Digest& digest, int64_t rows, int64_t in, int64_t out) {
 uint64_t linears() {
     Digest digest;
     for (int64_t rows : {1, 2, 5, 7, 40, 200})
-        for (int64_t in : {1, 33, 300})
+        for (int64_t in : {1, 33, 300, 2100})
             for (int64_t out : {1, 16, 37, 130}) linear(digest, rows, in, out);
     return digest.value();
 }

@@ -1,14 +1,15 @@
 // y = x @ weight.T + bias over packed panels [out / 16][in][16] of fp32, fp16 or bf16, which become fp32 on the way.
 //
-// Blocked so that a slice of a panel stays in the first-level cache while a block of rows, in the second, passes over
-// it. Leaving a slice stores the chains in y and the next slice takes them up again, so blocking changes no bits.
+// A slice of a panel comes from memory once and stays in the second-level cache while a block of rows passes over it. Leaving a
+// slice stores the chains in y and the next slice takes them up again, so slices change no bits. Meanwhile each tile of rows
+// asks for its share of the next panel's slice: all of it at once would be more than can be under way.
 #pragma once
 
 namespace {
 
-constexpr int64_t kSliceDepth = 256;
-// Tiles of rows that do not pay for slicing: whole panels then stream from memory in one go.
-constexpr int64_t kFewTiles = 4;
+constexpr int64_t kSliceDepth = 2048;
+// Shorter numbers are converted once for more tiles of rows than these; as many share in asking for the next panel.
+constexpr int64_t kFewTiles = 4, kMostFetchingTiles = 16;
 
 // Part of a linear: panels first_panel .. end_panel - 1 for rows first_row .. end_row - 1.
 struct LinearPart {
@@ -54,14 +55,33 @@ inline void linear_last_panel(const LinearArgs& a, const LinearPart& part) {
     });
 }
 
+// A slice of `panels` panels over all tiles of rows: panels `now` from `k` on, and what to fetch meanwhile or null.
+template <typename W>
+inline void linear_slice(const LinearArgs& a, const LinearPart& part, int64_t panel, int panels, int64_t k, int64_t slice,
+                         const W* const* now, const W* const* next) {
+    const RowTiles tiles(part.end_row - part.first_row);
+    const int64_t fetching = smaller(tiles.num, kMostFetchingTiles);
+    for (int64_t t = 0; t < tiles.num; ++t) {
+        const int64_t row = part.first_row + tiles.begin(t);
+        float* c[kMaxPanels];
+        const W* share[kMaxPanels];
+        for (int p = 0; p < panels; ++p) {
+            c[p] = a.y + row * a.out_features + (panel + p) * kLanes;
+            if (next != nullptr) share[p] = next[p] + slice * t / fetching * kLanes;
+        }
+        run_micro(tiles.rows(t), panels,
+                  {a.x + row * a.in_features + k, a.in_features, kLanes, slice, a.out_features, k > 0,
+                   next != nullptr && t < fetching ? share : nullptr, 0, kLanes / fetching},
+                  now, c);
+    }
+}
+
 template <typename W>
 inline void linear_panels(const LinearArgs& a, const LinearPart& part) {
     const RowTiles tiles(part.end_row - part.first_row);
     const int at_once = panels_at_once(tiles.tallest());
-    const bool few_tiles = tiles.num <= kFewTiles;
-    const int64_t depth = few_tiles ? a.in_features : kSliceDepth;
-    for (int64_t k = 0; k < a.in_features; k += depth) {
-        const int64_t slice = smaller(depth, a.in_features - k);
+    for (int64_t k = 0; k < a.in_features; k += kSliceDepth) {
+        const int64_t slice = smaller(kSliceDepth, a.in_features - k);
         for (int64_t panel = part.first_panel, panels; panel < part.end_panel; panel += panels) {
             panels = part.end_panel - panel >= at_once ? at_once : 1;
             const W* w[kMaxPanels];
@@ -70,16 +90,9 @@ inline void linear_panels(const LinearArgs& a, const LinearPart& part) {
                 w[p] = static_cast<const W*>(a.packed) + ((panel + p) * a.in_features + k) * kLanes;
                 next[p] = w[p] + panels * a.in_features * kLanes;
             }
-            with_panels<W>(w, panels <= 2 ? next : nullptr, static_cast<int>(panels), slice, !few_tiles, [&](auto now, auto fetched) {
-                for (int64_t t = 0; t < tiles.num; ++t) {
-                    const int64_t row = part.first_row + tiles.begin(t);
-                    float* c[kMaxPanels];
-                    for (int p = 0; p < panels; ++p) c[p] = a.y + row * a.out_features + (panel + p) * kLanes;
-                    run_micro(tiles.rows(t), static_cast<int>(panels),
-                              {a.x + row * a.in_features + k, a.in_features, kLanes, slice, a.out_features, k > 0,
-                               t + 1 == tiles.num ? fetched : nullptr},
-                              now, c);
-                }
+            const int count = static_cast<int>(panels);
+            with_panels<W>(w, count <= 2 ? next : nullptr, count, slice, tiles.num > kFewTiles, [&](auto now, auto fetched) {
+                linear_slice(a, part, panel, count, k, slice, now, fetched);
             });
         }
     }

@@ -25,6 +25,7 @@ struct Micro {
     // The first so many of k are in the panels w[0 .. P - 1], the next kLanes in w[P .. 2 P - 1] and so on; 0: all in the
     // first.
     int64_t first_segment = 0;
+    int64_t next_pitch = 0;  // numbers of `next` that are passed for each k; 0: as of w
 };
 
 // One k of a tile: the factors of all rows stay in registers where there are several panels, else the panel's lanes.
@@ -54,23 +55,24 @@ __attribute__((noinline)) void micro(const Micro<W>& m, const W* const* w, float
     const float* x[R];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) x[r] = m.x + r * m.x_pitch;
-    const int64_t w_pitch = m.w_pitch;
+    const int64_t w_pitch = m.w_pitch, next_pitch = m.next_pitch == 0 ? w_pitch : m.next_pitch;
     const W* const* next = m.next;
     int64_t end = m.first_segment == 0 ? m.k : m.first_segment;
     for (int64_t i = 0; i < m.k; end = smaller(i + kLanes, m.k)) {
         const W* panel[P];
-        int64_t to_next[P];
+        const W* wanted[P];
 #pragma GCC unroll 4
         for (int p = 0; p < P; ++p) {
             panel[p] = w[p];
-            to_next[p] = next != nullptr ? next[p] - w[p] : 0;
+            wanted[p] = next != nullptr ? next[p] : w[p];
         }
         for (; i < end; ++i) {
             add_column<R, P, W>(acc, x, i, panel);
 #pragma GCC unroll 4
             for (int p = 0; p < P; ++p) {
-                __builtin_prefetch(panel[p] + to_next[p], 0, 2);
+                __builtin_prefetch(wanted[p], 0, 2);
                 panel[p] += w_pitch;
+                wanted[p] += next_pitch;
             }
         }
         w += P;
