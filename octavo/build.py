@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -43,6 +44,8 @@ from octavo.runner.slot_file import Contents, SlotFile, open_slot_file
 from octavo.runner.swapping import seconds_per_block
 from octavo.runner.threaded import ThreadedRunner
 from octavo.start_log import log_start
+from octavo.structured.compiler import GrammarCompiler
+from octavo.structured.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,8 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
         memory = replace(memory, disk=DiskStore(slot_file, memory.slots, memory.host_slots))
     if cache.num_host_blocks:
         scheduler.population.costs.seconds_per_block = seconds_per_block(memory.slots, memory.host_slots)
+    eos_token_ids = loaded.eos_token_ids | tokenizer.eos_token_ids
+    grammars = GrammarCompiler(partial(Vocabulary, tokenizer, config.vocab_size, eos_token_ids))
     runner = ModelRunner(
         model=loaded.model,
         ops=ops,
@@ -104,6 +109,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
         batch=InputBatch(len(groups), cache.block_size, -(-config.max_position // cache.block_size)),
         sampler=Sampler(config.vocab_size, tokenizer.vocab_size, ops.sampling(timed)),
         bad_words=_bad_word_encoder(tokenizer),
+        grammars=grammars.get,
         timed=timed,
     )
     log_start(scheduler, args, _block_bytes(args, config, groups), is_checked=is_checked)
@@ -112,12 +118,13 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
             scheduler=scheduler,
             runner=_wrapped(runner, args, scheduler, is_checked),
             pieces=tokenizer,
-            eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
+            eos_token_ids=eos_token_ids,
             vocab_size=config.vocab_size,
             clock=time.time,
             draw_seed=_seed_source(args.seed),
             block_bytes=_block_bytes(args, config, groups),
             timed=timed,
+            grammars=grammars,
         )
     )
 

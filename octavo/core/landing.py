@@ -54,11 +54,10 @@ class Lander:
         append_tokens(roster, token_ids)
         outcome.sampled.extend(roster.requests)
         outcome.token_ids.extend(token_ids)
-        if not self._running.batch.stop_token_ids.isdisjoint(
-            token_ids
-        ):  # they are of somebody, if not of who drew them
+        # Stop ids are of somebody, if not of who drew them.
+        if landing.result.completed or not self._running.batch.stop_token_ids.isdisjoint(token_ids):
             for request, token_id in zip(roster.requests, token_ids, strict=True):
-                if self._ends(request, token_id, landing.check_stop):
+                if self._ends(landing, request, token_id):
                     outcome.finished.append(request)
             return
         stops = landing.check_stop(roster.requests, token_ids) if landing.check_stop else {}
@@ -107,20 +106,21 @@ class Lander:
         request.token_ids.append(token_id)
         self._count_prompt(request)
         self._population.requeue(self._population.families.take(request))
-        if self._ends(request, token_id, landing.check_stop):
+        if self._ends(landing, request, token_id, is_last=request.row_id not in landing.result.further):
             outcome.finished.append(request)
 
     def _land_drafts(self, landing: Landing, request: Request, num_drafted: int) -> None:
         """The tokens that a row with drafts has drawn after its first one: each says that the one before it, a draft,
         was right. What comes after the one that ends the request is dropped."""
         counters, landed = self._population.counters, list[int]()
-        for token_id in landing.result.further.get(request.row_id, ()):
+        further = landing.result.further.get(request.row_id, ())
+        for token_id in further:
             if request.is_finished:
                 break
             request.accept_draft()
             landed.append(token_id)
             request.token_ids.append(token_id)
-            if self._ends(request, token_id, landing.check_stop):
+            if self._ends(landing, request, token_id, is_last=len(landed) == len(further)):
                 landing.outcome.finished.append(request)
         if landed:
             landing.outcome.further[request] = landed
@@ -139,12 +139,17 @@ class Lander:
         """``stop``: the stop string that ends it; None where it has drawn all the tokens that it may."""
         self._population.end(request, Status.LENGTH if stop is None else Status.STOPPED, stop)
 
-    def _ends(self, request: Request, token_id: int, check_stop: StopCheck | None) -> bool:
+    def _ends(self, landing: Landing, request: Request, token_id: int, is_last: bool = True) -> bool:
+        """``is_last``: the step has drawn no further token for it."""
+        check_stop = landing.check_stop
         if token_id in request.stop_token_ids and request.num_output_tokens > request.params.min_tokens:
             listed = token_id in (request.params.stop_token_ids or ())
             self._population.end(request, Status.STOPPED, token_id if listed else None)
         elif check_stop is not None and (stop := check_stop([request], [token_id]).get(request)) is not None:
             self._end(request, stop)
+        elif is_last and request.row_id in landing.result.completed:
+            request.is_complete = True
+            self._population.end(request, Status.STOPPED)
         elif len(request.token_ids) >= request.max_total_tokens:
             self._end(request, None)
         else:

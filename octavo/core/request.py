@@ -62,6 +62,8 @@ class Request:
     same. ``priority``, ``tenant``: what the policy goes by; ``num_settled_tokens`` of the answer are in the tenant's
     account. ``group``: the beam search it is part of.
 
+    ``is_complete``: it ended since its text is all that its constraint allows.
+
     ``drafter``: proposes tokens of a request that speculates, or has; ``num_undrafted``: steps since it last had one.
 
     ``is_long``: it had many tokens to compute when it was admitted (see ``PromptBounds``).
@@ -86,6 +88,7 @@ class Request:
         "drafter",
         "first_skip",
         "group",
+        "is_complete",
         "is_finished",
         "is_hastened",
         "is_long",
@@ -140,6 +143,7 @@ class Request:
         eos = frozenset[int]() if params.ignore_eos else eos_token_ids
         self.stop_token_ids = eos.union(params.stop_token_ids) if params.stop_token_ids else eos
         self.status = Status.WAITING
+        self.is_complete = False
         self.is_finished = False
         self.is_hastened = False
         self.is_long = False

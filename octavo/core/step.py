@@ -180,6 +180,7 @@ class StepResult:
     ``further`` maps the id of a row with drafts to the tokens that it drew after its first one, each after a draft that
     was right; ``further_logprobs`` to their logprobs, where asked for. A draw that goes wrong there is left to the next
     step, so it is none of the ``faults``.
+    ``completed``: ids of rows whose text, with the last token that they drew, is all that their constraint allows.
     """
 
     step_id: int
@@ -189,6 +190,7 @@ class StepResult:
     faults: Mapping[int, RowFault] = field(default_factory=dict)
     further: Mapping[int, Sequence[int]] = field(default_factory=dict)
     further_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    completed: frozenset[int] = frozenset()
 
 
 class PendingStep(Protocol):

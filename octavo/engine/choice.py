@@ -23,6 +23,7 @@ class Choice:
         self.num_resumed = 0
         self.num_skips = 0
         self._stream = TextStream(pieces, sequence.params)
+        self._special_token_ids = pieces.special_token_ids
         self._min_tokens = sequence.params.min_tokens
         self._has_logprobs = sequence.params.logprobs is not None or sequence.params.prompt_logprobs is not None
         self._token_ids: list[int] = []
@@ -89,6 +90,8 @@ class Choice:
     def _finish(self) -> tuple[str, int | str | None]:
         sequence = self.sequence
         by_id = sequence.status is Status.STOPPED and not isinstance(sequence.stop_reason, str)
+        if sequence.is_complete and sequence.token_ids[-1] not in self._special_token_ids:
+            by_id = False  # a constraint's last token is part of the text, unless it is the model's own end
         match = self._stream.finish(sequence.token_ids[-1] if by_id else None)
         if match is not None and sequence.status in (Status.STOPPED, Status.LENGTH):
             return Status.STOPPED.value, match.stop

@@ -18,6 +18,7 @@ from octavo.engine.choice import Choice
 from octavo.engine.deadlines import Deadlines, timeout_message
 from octavo.engine.decisions import Decisions
 from octavo.engine.detokenizer import TokenPieces
+from octavo.engine.grammars import PATIENCE_SECONDS, GrammarCompiler, Grammars
 from octavo.engine.intake import Intake
 from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta
@@ -33,7 +34,8 @@ MIN_MEASURED_TOKENS = 64
 @dataclass(frozen=True, slots=True)
 class EngineParts:
     """What an engine is made of. ``clock``: seconds since the epoch (``time.time``); ``draw_seed``: see Intake;
-    ``block_bytes``: of keys and values, for the statistics; ``timed``: told of the parts "plan" and "detokenize"."""
+    ``block_bytes``: of keys and values, for the statistics; ``timed``: told of the parts "plan" and "detokenize";
+    ``grammars``: for requests with constraints, which are refused without."""
 
     scheduler: Scheduler
     runner: Runner
@@ -44,6 +46,7 @@ class EngineParts:
     draw_seed: Callable[[], int]
     block_bytes: int
     timed: Timed = untimed
+    grammars: GrammarCompiler | None = None
 
 
 def _check_stops(
@@ -79,6 +82,7 @@ class Engine:
         self._clock = parts.clock
         self._block_bytes = parts.block_bytes
         self._intake = Intake(parts.scheduler, parts.vocab_size, parts.eos_token_ids, parts.draw_seed)
+        self._grammars = Grammars(parts.grammars)
         self._open: dict[str, list[Request]] = {}
         self._waiting: set[str] = set()
         """Open requests of which nothing has been scheduled yet."""
@@ -101,15 +105,28 @@ class Engine:
         """Accept a request, or answer it with an error in the next outputs; never raises for what a client sent."""
         self._scheduler.tell_time(self._clock())
         try:
-            if request.request_id in self._open:
+            if request.request_id in self._open or request.request_id in self._grammars:
                 raise InvalidRequestError(f"request id {request.request_id!r} is in use", "request_id")
+            if self._grammars.hold(request):
+                self._deadlines.add(request)
+                return
+        except InvalidRequestError as error:
+            self._refuse(request, error)
+            return
+        self._deadlines.add(request)
+        self._admit(request)
+
+    def _admit(self, request: EngineRequest) -> None:
+        """Let a request get in line, or refuse it."""
+        try:
             sequences = self._intake.admit(request)
         except InvalidRequestError as error:
+            self._grammars.drop(request.request_id)
+            self._deadlines.remove(request.request_id)
             self._refuse(request, error)
             return
         self._open[request.request_id] = sequences
         self._waiting.add(request.request_id)
-        self._deadlines.add(request)
         self._decisions.note_arrival(request, self._clock())
         for sequence in sequences:
             self._choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
@@ -119,6 +136,10 @@ class Engine:
         """End every choice of a request that has not ended; unknown ids are ignored. Whoever was told at its time that
         this is over is gone by now: so it ended by its time."""
         self._end_overdue(self._clock())
+        held = self._grammars.take(request_id)
+        if held is not None:
+            self._end_held(held, Status.ABORTED)
+            self._endings.num_aborted += 1
         sequences = list(self._open.get(request_id, ()))
         self._endings.num_aborted += bool(sequences)
         for sequence in sequences:
@@ -126,9 +147,13 @@ class Engine:
             self._close(sequence)
 
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._news.deltas) or self.idle_seconds() == 0.0
+        if self._scheduler.has_work or self._news.deltas or self._grammars.is_ready:
+            return True
+        return self.idle_seconds() == 0.0
 
     def idle_seconds(self) -> float | None:
+        if self._grammars.is_waiting:
+            return PATIENCE_SECONDS
         next_end = self._keeping.pins.next_end
         return None if next_end == inf else max(0.0, next_end - self._clock())
 
@@ -137,6 +162,8 @@ class Engine:
         now = self._clock()
         self._scheduler.tell_time(now)
         self._end_overdue(now)
+        if self._grammars.is_waiting:
+            self._admit_ready()
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
             plan = self._schedule()
             if plan is None:
@@ -147,13 +174,38 @@ class Engine:
         outputs, self._news = self._news, EngineOutputs()
         return outputs
 
+    def _admit_ready(self) -> None:
+        """Let those get in line whose grammars are there; with nothing else to do, wait a moment for one."""
+        if not self._scheduler.has_work and not self._news.deltas:
+            self._grammars.wait()
+        for request, error in self._grammars.take_ready():
+            if error is None:
+                self._admit(request)
+            else:
+                self._deadlines.remove(request.request_id)
+                self._refuse(request, error)
+
+    def _end_held(self, request: EngineRequest, status: Status) -> list[OutputDelta]:
+        """End a request of which there are no sequences yet; one delta a choice."""
+        self._deadlines.remove(request.request_id)
+        deltas = [
+            OutputDelta(request.request_id, index, finish_reason=status.value) for index in range(request.num_choices)
+        ]
+        self._news.deltas += deltas
+        return deltas
+
     def _end_overdue(self, now: float) -> None:
         """End the requests whose time is over, wherever they stand, and tell their clients."""
         for request, kind in self._deadlines.take_overdue(now):
-            if kind == "queue" and request.request_id not in self._waiting:
+            held = self._grammars.take(request.request_id)
+            if held is None and kind == "queue" and request.request_id not in self._waiting:
                 continue
             self._endings.timed_out[kind] += 1
             error = timeout_message(request, kind, now)
+            if held is not None:
+                for delta in self._end_held(held, Status.FAILED):
+                    delta.error, delta.timeout = error, kind
+                continue
             self._decisions.note_timeout(request.request_id, now, error)
             for sequence in list(self._open[request.request_id]):
                 self._scheduler.abort(sequence)
@@ -222,8 +274,9 @@ class Engine:
 
     def close(self) -> None:
         """End every request, take the prefix cache to disk where there is a tier for it, and give up its file."""
-        for request_id in list(self._open):
+        for request_id in [*self._open, *self._grammars.held_ids]:
             self.abort(request_id)
+        self._grammars.close()
         self._land_all()
         try:
             plan = self._scheduler.plan_last()
@@ -325,6 +378,7 @@ class Engine:
             del self._open[choice.request_id]
             self._waiting.discard(choice.request_id)
             self._deadlines.remove(choice.request_id)
+            self._grammars.drop(choice.request_id)
             self._decisions.forget(choice.request_id)
         return delta
 

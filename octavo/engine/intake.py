@@ -44,8 +44,6 @@ class Intake:
         """
         check_token_ids("prompt", request.prompt_token_ids, self._vocab_size)
         request.params.check_vocabulary(self._vocab_size)
-        if request.params.constraint is not None:
-            raise InvalidRequestError("structured_outputs is not supported yet", "structured_outputs")
         check_salt(request.cache_salt, request.params.limits.cache_salt_characters)
         check_open_tokens(request)
         self._check_priority(request.priority)

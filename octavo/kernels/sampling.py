@@ -9,7 +9,7 @@ from torch import Tensor
 
 REQUEST = np.dtype(
     [
-        *((name, np.uintp) for name in ("allowed", "masked", "bias_ids", "biases", "seen_ids", "seen_counts")),
+        *((name, np.uintp) for name in ("bits", "allowed", "masked", "bias_ids", "biases", "seen_ids", "seen_counts")),
         *((name, np.int64) for name in ("num_allowed", "num_masked", "num_biases", "num_seen")),
         *((name, np.float64) for name in ("repetition", "frequency", "presence", "uniform", "top_p")),
         ("top_k", np.int64),
@@ -18,7 +18,7 @@ REQUEST = np.dtype(
         ("wants_logprobs", np.int64),
     ]
 )
-"""OctavoSampleRequest. The first six are addresses: whoever fills them in keeps the arrays."""
+"""OctavoSampleRequest. The first seven are addresses: whoever fills them in keeps the arrays."""
 
 SAMPLE = np.dtype(
     [

@@ -23,8 +23,10 @@ class DraftedDraw(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """Is the draft right? The tokens before it have been drawn, and so has this one."""
-        token_ids = self.state.token_ids
+        """Is the draft right? The tokens before it have been drawn, and so has this one, and more may come."""
+        token_ids, grammar = self.state.token_ids, self.state.grammar
+        if grammar is not None and grammar.is_complete:
+            return False
         return len(token_ids) == self.num_tokens and token_ids[-1] == self.token_id
 
 

@@ -13,6 +13,7 @@ from octavo.models.interface import Model
 from octavo.runner.disk_tier import DiskStore
 from octavo.runner.drafted_draws import FurtherTokens
 from octavo.runner.execution import make_execution
+from octavo.runner.grammar_masks import GrammarMasks, GrammarSource, completed_rows, no_grammars
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.page_ahead import PageAhead
 from octavo.runner.sampler import Sampler, Samples
@@ -65,6 +66,7 @@ class ModelRunner:
         batch: InputBatch,
         sampler: Sampler,
         bad_words: BadWordEncoder,
+        grammars: GrammarSource = no_grammars,
         timed: Timed = untimed,
     ) -> None:
         self._execution = make_execution(model, ops, kv.layers, sampler.num_valid_tokens, timed)
@@ -77,6 +79,7 @@ class ModelRunner:
         self._batch = batch
         self._sampler = sampler
         self._encode_bad_words = bad_words
+        self._masks = GrammarMasks(grammars)
         self._pages = PageAhead(kv.slots)
 
     def submit(self, plan: StepPlan) -> LandedStep:
@@ -95,6 +98,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Let others open the file of the disk tier."""
+        self._masks.close()
         if self._kv.disk is not None:
             self._kv.disk.close()
 
@@ -127,12 +131,13 @@ class ModelRunner:
 
     def _compute(self, plan: StepPlan) -> StepResult:
         inputs = self._inputs(plan)
+        self._masks.begin(inputs)
         outputs = self._execution.run(inputs.token_ids, inputs.layouts, inputs.head_rows)
         return self._read_heads(plan.step_id, inputs, outputs)
 
     def _add_row(self, new: NewRow) -> None:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()
-        self._batch.add(new, self._sampler.new_row(new, bad_words))
+        self._batch.add(new, self._sampler.new_row(new, bad_words, self._masks.new_row(new)))
 
     def _read_heads(
         self, step_id: int, inputs: StepInputs, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]]
@@ -143,6 +148,7 @@ class ModelRunner:
         prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
         start, num_drawing, num_known = 0, len(inputs.drawing), len(inputs.known)
         for logits, best_ids in outputs:
+            self._masks.wait()
             end = start + logits.shape[0]
             drawing = inputs.drawing.part(start, end)
             if drawing:
@@ -166,6 +172,7 @@ class ModelRunner:
             drawn.faults,
             further.token_ids,
             further.logprobs,
+            completed_rows(inputs),
         )
 
     def _prompt_logprobs(

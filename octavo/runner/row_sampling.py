@@ -11,6 +11,7 @@ from octavo.core.step import NewRow
 from octavo.kernels.sampling import REQUEST
 from octavo.runner.drawing import inverse_temperature
 from octavo.runner.ranking import Row, TokenIds
+from octavo.runner.row_grammar import RowGrammar
 
 _NO_IDS: TokenIds = np.empty(0, dtype=np.int64)
 _LARGEST = float(np.finfo(np.float32).max)
@@ -95,6 +96,7 @@ class RowSampling:
     A row that comes back after preemption is made anew from all its tokens and continues exactly as before.
     ``bad_word_ids`` are the token sequences of ``params.bad_words`` (each not empty, ids below ``vocab_size``).
     ``vocab_size`` is the number of model rows; stop ids beyond it (a foreign EOS in some config) need no mask.
+    ``grammar``: what the text must be, at the same tokens.
     """
 
     __slots__ = (
@@ -107,6 +109,7 @@ class RowSampling:
         "_request",
         "_stop_ids",
         "choice_index",
+        "grammar",
         "num_prompt_tokens",
         "params",
         "row_id",
@@ -115,8 +118,15 @@ class RowSampling:
         "token_ids",
     )
 
-    def __init__(self, row: NewRow, vocab_size: int, bad_word_ids: Sequence[tuple[int, ...]] = ()) -> None:
+    def __init__(
+        self,
+        row: NewRow,
+        vocab_size: int,
+        bad_word_ids: Sequence[tuple[int, ...]] = (),
+        grammar: RowGrammar | None = None,
+    ) -> None:
         params = row.params
+        self.grammar = grammar
         self.token_ids = list(row.token_ids)
         self.num_prompt_tokens = row.num_prompt_tokens
         output_ids = self.token_ids[row.num_prompt_tokens :]
@@ -132,7 +142,11 @@ class RowSampling:
         self._bad_words = BadWords(bad_word_ids, output_ids) if bad_word_ids else None
         self.seen = _seen_tokens(row, output_ids)
         self._always_changes = (
-            self._allowed is not None or self._bad_words is not None or self.seen is not None or len(self._bias_ids) > 0
+            self._allowed is not None
+            or self._bad_words is not None
+            or self.seen is not None
+            or len(self._bias_ids) > 0
+            or grammar is not None
         )
         self._request: bytes | None = None
         self._is_plain = params.greedy and params.logprobs is None and not self._always_changes
@@ -145,7 +159,7 @@ class RowSampling:
     @property
     def notes_tokens(self) -> bool:
         """Whether ``note`` would do anything."""
-        return self._bad_words is not None or self.seen is not None
+        return self._bad_words is not None or self.seen is not None or self.grammar is not None
 
     @property
     def num_output_tokens(self) -> int:
@@ -157,6 +171,8 @@ class RowSampling:
             self._bad_words.add_output(token_id)
         if self.seen is not None:
             self.seen.add_output(token_id)
+        if self.grammar is not None:
+            self.grammar.consume(token_id)
 
     @property
     def changes_logits(self) -> bool:
@@ -171,11 +187,13 @@ class RowSampling:
     @property
     def masks_tokens(self) -> bool:
         """Whether ``masked_ids`` may hold some, now or later."""
-        return self._bad_words is not None or self._masks_stops
+        return self._bad_words is not None or (self.params.min_tokens > 0 and len(self._stop_ids) > 0)
 
     @property
     def _masks_stops(self) -> bool:
-        return self.num_output_tokens < self.params.min_tokens and len(self._stop_ids) > 0
+        if self.num_output_tokens >= self.params.min_tokens or not len(self._stop_ids):
+            return False
+        return self.grammar is None or not self.grammar.must_end  # a finished grammar wins (spec D6)
 
     @property
     def masked_ids(self) -> TokenIds:
@@ -192,6 +210,10 @@ class RowSampling:
             allowed = logits[self._allowed]
             logits.fill(-np.inf)
             logits[self._allowed] = allowed
+        bits = None if self.grammar is None else self.grammar.bits
+        if bits is not None:
+            may_come = np.unpackbits(bits.view(np.uint8), count=len(logits), bitorder="little")
+            logits[may_come == 0] = -np.inf
         logits[self.masked_ids] = -np.inf
         logits[self._bias_ids] += self._bias_values
         if self.seen is not None:

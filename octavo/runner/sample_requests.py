@@ -20,6 +20,7 @@ class SampleRequests:
         self._drawing: list[int] = []
         self._masking: list[int] = []
         self._masks: list[NDArray[np.int64]] = []
+        self._bound: list[int] = []
         self._seeing: list[int] = []
         self._seen: list[SeenTokens] = []
         self.listing: list[int] = []
@@ -35,6 +36,8 @@ class SampleRequests:
             self._records["uniform"][self._drawing] = [
                 uniform(rows[place].seed, rows[place].choice_index, positions[place]) for place in self._drawing
             ]
+        if self._bound:
+            self._records["bits"][self._bound] = [_address_of_bits(rows[place]) for place in self._bound]
         if self._masking:
             self._masks = [rows[place].masked_ids for place in self._masking]
             self._records["masked"][self._masking] = [mask.ctypes.data for mask in self._masks]
@@ -51,7 +54,14 @@ class SampleRequests:
         self._records = np.frombuffer(bytearray().join(row.request for row in rows), dtype=REQUEST)
         self._drawing = [place for place, row in enumerate(rows) if not row.params.greedy]
         self._masking = [place for place, row in enumerate(rows) if row.masks_tokens]
+        self._bound = [place for place, row in enumerate(rows) if row.grammar is not None]
         seen = {place: row.seen for place, row in enumerate(rows) if row.seen is not None}
         self._seeing, self._seen = list(seen), list(seen.values())
         tops = {place: row.params.logprobs for place, row in enumerate(rows) if row.params.logprobs is not None}
         self.listing, self.num_top = list(tops), max(tops.values(), default=0)
+
+
+def _address_of_bits(row: RowSampling) -> int:
+    """Of what the row's grammar allows, which it keeps; 0: everything."""
+    bits = None if row.grammar is None else row.grammar.bits
+    return 0 if bits is None else bits.ctypes.data

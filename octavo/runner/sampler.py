@@ -1,8 +1,9 @@
 """Logits to tokens. The order of what happens to a row:
 
 1. logprobs are taken from the raw logits (spec D9);
-2. masks (rows beyond the tokenizer's ids, allowed_token_ids, stop ids until min_tokens, bad_words), logit_bias, then
-   the penalties: repetition over prompt and output, frequency and presence over the output;
+2. masks (rows beyond the tokenizer's ids, allowed_token_ids, what the row's grammar forbids, stop ids until
+   min_tokens, bad_words), logit_bias, then the penalties: repetition over prompt and output, frequency and presence
+   over the output;
 3. temperature 0: the best token, ties by the lower id. Else temperature, top_k, top_p, min_p, and one draw whose
    randomness is a function of (seed, choice index, position) alone.
 
@@ -23,6 +24,7 @@ from octavo.runner.drawing import draw, token_weights
 from octavo.runner.logprobs import listed_logprobs, token_logprobs
 from octavo.runner.randomness import uniform
 from octavo.runner.ranking import Row
+from octavo.runner.row_grammar import RowGrammar
 from octavo.runner.row_sampling import RowSampling
 from octavo.runner.sample_requests import SampleRequests
 
@@ -47,9 +49,12 @@ class Sampler:
         self._requests = SampleRequests()
         self._best_rows: list[RowSampling] | None = None
 
-    def new_row(self, row: NewRow, bad_word_ids: Sequence[tuple[int, ...]] = ()) -> RowSampling:
-        """Sampling state of a sequence; ``bad_word_ids`` are the token sequences of ``row.params.bad_words``."""
-        return RowSampling(row, self.vocab_size, bad_word_ids)
+    def new_row(
+        self, row: NewRow, bad_word_ids: Sequence[tuple[int, ...]] = (), grammar: RowGrammar | None = None
+    ) -> RowSampling:
+        """Sampling state of a sequence; ``bad_word_ids`` are the token sequences of ``row.params.bad_words``, and
+        ``grammar`` the state of ``row.params.constraint``."""
+        return RowSampling(row, self.vocab_size, bad_word_ids, grammar)
 
     def sample(self, logits: Tensor, best_ids: Tensor, rows: list[RowSampling], positions: Sequence[int]) -> Samples:
         """Draw one token for each row; changes neither ``logits`` nor ``rows`` (the caller appends). The very list of
@@ -147,8 +152,11 @@ def _fault(error: ValueError) -> RowFault:
 
 def _no_token(row: RowSampling, best: float, changed: bool) -> ValueError:
     if changed and best == -np.inf:
+        if row.grammar is not None and row.grammar.fault is not None:
+            return InvalidRequestError(f"structured_outputs: {row.grammar.fault}")
+        grammar = "" if row.grammar is None else "structured_outputs, "
         return InvalidRequestError(
-            f"allowed_token_ids, bad_words and min_tokens together leave no token to draw after "
+            f"{grammar}allowed_token_ids, bad_words and min_tokens together leave no token to draw after "
             f"{row.num_output_tokens} output tokens; relax one of them"
         )
     return ValueError(f"it gave no usable logits (the largest is {best}); its weights may be damaged")

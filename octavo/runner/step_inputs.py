@@ -25,6 +25,8 @@ class DrawingRows:
     def __init__(self, states: list[RowSampling]) -> None:
         self.states = states
         self._token_lists = [state.token_ids for state in states]
+        self.grammars = [(state.row_id, state.grammar) for state in states if state.grammar is not None]
+        """Of the rows that have one, with the row's id."""
         self._noting = [place for place, state in enumerate(states) if state.notes_tokens]
 
     def __len__(self) -> int:

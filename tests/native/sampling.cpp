@@ -5,14 +5,17 @@
 namespace drive {
 namespace {
 
-// What requests point to: ids below the width, each once.
+// What requests point to: ids below the width, each once, and bits of all ids.
 struct Changes {
+    Memory<uint32_t> bits;
     Memory<int64_t> ids;
     Memory<float> biases;
     Memory<int64_t> counts;
 
-    explicit Changes(int64_t width) : ids(divide_up(width, 3)), biases(ids.count()), counts(ids.count()) {
+    explicit Changes(int64_t width)
+        : bits(divide_up(width, 32)), ids(divide_up(width, 3)), biases(ids.count()), counts(ids.count()) {
         Random random(3);
+        for (int64_t i = 0; i < bits.count(); ++i) bits[i] = i % 3 == 0 ? ~0u : static_cast<uint32_t>(random.below(1 << 30));
         for (int64_t i = 0; i < ids.count(); ++i) {
             ids[i] = 3 * i;
             biases[i] = random.unit();
@@ -34,6 +37,7 @@ OctavoSampleRequest request_of(Random& random, Changes& changes, int64_t width) 
     request.wants_logprobs = random.below(2);
     const int64_t count = changes.ids.count();
     if (random.below(4) == 0) request.allowed = changes.ids.data(), request.num_allowed = count;
+    if (random.below(3) == 0) request.bits = changes.bits.data();
     if (random.below(4) == 0) request.masked = changes.ids.data(), request.num_masked = count / 2;
     if (random.below(4) == 0) {
         request.bias_ids = changes.ids.data(), request.biases = changes.biases.data();

@@ -2,7 +2,7 @@
 batch, the threads and the instruction set."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -77,6 +77,39 @@ def all_logits(generator: np.random.Generator, count: int) -> np.ndarray[tuple[i
     return logits
 
 
+class BitsOnly:
+    """Stands for a RowGrammar that allows some tokens; None: all, since the text is complete."""
+
+    fault = None
+    is_complete = False
+
+    def __init__(self, bits: np.ndarray[tuple[int, ...], np.dtype[np.uint32]] | None, must_end: bool) -> None:
+        self.bits = bits
+        self.must_end = must_end
+
+    def consume(self, token_id: int) -> None:
+        """It stays as it is."""
+
+
+def grammar_of(generator: np.random.Generator) -> Any:
+    """Many tokens, few, one, none or all."""
+    words = -(-(WIDTH + 1) // 32)
+    bits = generator.integers(0, 2**32, words, dtype=np.uint32)
+    kind = int(generator.integers(6))
+    if kind == 0:
+        return BitsOnly(None, False)
+    if kind == 1:
+        bits[1:] = 0
+    elif kind == 2:
+        bits[:] = 0
+        bits[2 // 32] = 1 << 2
+    elif kind == 3:
+        bits[:] = 0
+    elif kind == 4:
+        bits[generator.random(words) < 0.5] = 0xFFFFFFFF
+    return BitsOnly(bits, kind == 2)
+
+
 def make_case(seed: int, count: int = 75, bad_word_ids: Sequence[tuple[int, ...]] = ((7,), (3, 8))) -> Case:
     generator = np.random.default_rng(seed)
     sampler = Sampler(WIDTH, NUM_VALID)
@@ -93,7 +126,8 @@ def make_case(seed: int, count: int = 75, bad_word_ids: Sequence[tuple[int, ...]
             choice_index=index % 3,
             stop_token_ids=frozenset({2, 5, 9, 70_000}),
         )
-        rows.append(sampler.new_row(new, bad_word_ids if index % 4 == 0 else ()))
+        grammar = grammar_of(generator) if index % 3 == 1 else None
+        rows.append(sampler.new_row(new, bad_word_ids if index % 4 == 0 else (), grammar))
         positions.append(len(tokens))
     return Case(torch.from_numpy(all_logits(generator, count)), rows, positions)
 

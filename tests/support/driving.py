@@ -105,7 +105,7 @@ class Driver:
     def finish(self) -> None:
         """Step until nothing is left, within a bound (no hang), and check that every block came back."""
         for _ in range(20_000):
-            if not self.engine.has_work():
+            if not self.engine.has_work() and not self.engine._grammars.is_waiting:
                 break
             self.step()
         self.check_quiet()

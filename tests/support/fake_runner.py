@@ -95,7 +95,7 @@ class _Pending:
 @dataclass
 class FakeRunner:
     """Steps are carried out when their result is asked for, in order of submission; ``fails`` may raise; a row for
-    which ``faults`` is true has no token to draw. Of a layer group with a window (``windows``: see CacheConfig) a row
+    which ``faults`` is true has no token to draw; a row whose tokens ``completes`` allows no more. Of a layer group with a window (``windows``: see CacheConfig) a row
     reads what it sees; what lies before is taken from the row's own tokens, where no group sees all."""
 
     block_size: int
@@ -103,6 +103,7 @@ class FakeRunner:
     windows: tuple[int | None, ...] = ()
     fails: Callable[[StepPlan], None] = lambda plan: None
     faults: Callable[[int], bool] = lambda row_id: False
+    completes: Callable[[list[int]], bool] = lambda tokens: False
     plans: list[StepPlan] = field(default_factory=list)
     rows: dict[int, _Row] = field(default_factory=dict)
     memories: list[Memory] = field(default_factory=list)
@@ -153,6 +154,7 @@ class FakeRunner:
         for row_id, end, samples in computed:
             if samples:
                 self._draw(row_id, end, drafts.get(row_id, ()), draws)
+        completed = frozenset(row_id for row_id, _, samples in computed if samples and self._is_complete(row_id))
         for row_id in plan.released_rows:
             del self.rows[row_id]
         faults = {row_id: RowFault("stuck", False) for row_id in plan.row_ids if self.faults(row_id)}
@@ -163,7 +165,13 @@ class FakeRunner:
             faults=faults,
             further=draws.further,
             further_logprobs=draws.further_logprobs,
+            completed=completed,
         )
+
+    def _is_complete(self, row_id: int) -> bool:
+        row = self.rows[row_id]
+        assert row.last_sample is not None
+        return self.completes([*row.tokens, row.last_sample])
 
     def _draw(self, row_id: int, end: int, drafts: Sequence[int], draws: _Draws) -> None:
         """The token after the first ``end``, and after each draft while it is the one that was drawn."""
@@ -173,7 +181,7 @@ class FakeRunner:
         if entry is not None:
             draws.logprobs[row_id] = entry
         for draft in drafts:
-            if draft != token_id:
+            if draft != token_id or self._is_complete(row_id):
                 break
             assert len(row.tokens) == end, "drafts come after all tokens that are known"
             row.tokens.append(draft)

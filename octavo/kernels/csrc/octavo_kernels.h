@@ -80,6 +80,7 @@ struct OctavoBatch {
 // What one row wants of its next token (octavo/kernels/sampling.py: REQUEST). Its logits change in this order: those not
 // allowed are masked, then others, biases are added, tokens seen are penalized. Ids are below the width of the logits.
 struct OctavoSampleRequest {
+    const uint32_t* bits;  // of the ids in order, from the lowest of each word: 0 is not allowed; null: all are
     const int64_t* allowed;  // null: all
     const int64_t* masked;
     const int64_t* bias_ids;

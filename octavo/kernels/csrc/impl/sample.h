@@ -3,8 +3,28 @@
 
 namespace {
 
-inline bool changes_logits(const OctavoSampleRequest& request) {
-    return request.allowed != nullptr || request.num_masked != 0 || request.num_biases != 0 || request.num_seen != 0;
+inline bool has_bit(const uint32_t* bits, int64_t id) { return (bits[id >> 5] >> (id & 31) & 1) != 0; }
+
+inline bool changes_logits(const OctavoSampleRequest& request, int64_t best_id) {
+    if (request.allowed != nullptr || request.num_masked != 0 || request.num_biases != 0 || request.num_seen != 0) {
+        return true;
+    }
+    // Where the best of all tokens is allowed, it is the best of those that are.
+    return request.bits != nullptr && (request.scale != 0.0f || !has_bit(request.bits, best_id));
+}
+
+// changed [width]: -inf where the bit is 0.
+inline void mask_by_bits(const uint32_t* bits, int64_t width, float* changed) {
+    const float masked = -__builtin_inff();
+    int64_t first = 0;
+    for (; first + 32 <= width; first += 32) {
+        const uint32_t word = bits[first >> 5];
+        if (word == ~uint32_t{0}) continue;
+        for (int64_t i = 0; i < 32; ++i) changed[first + i] = (word >> i & 1) != 0 ? changed[first + i] : masked;
+    }
+    for (; first < width; ++first) {
+        if (!has_bit(bits, first)) changed[first] = masked;
+    }
 }
 
 // The three penalties, in double precision. What one lifts beyond any number is bounded.
@@ -25,6 +45,7 @@ inline void change_logits(const float* logits, int64_t width, const OctavoSample
         for (int64_t i = 0; i < width; ++i) changed[i] = masked;
         for (int64_t i = 0; i < request.num_allowed; ++i) changed[request.allowed[i]] = logits[request.allowed[i]];
     }
+    if (request.bits != nullptr) mask_by_bits(request.bits, width, changed);
     for (int64_t i = 0; i < request.num_masked; ++i) changed[request.masked[i]] = masked;
     for (int64_t i = 0; i < request.num_biases; ++i) changed[request.bias_ids[i]] += request.biases[i];
     for (int64_t i = 0; i < request.num_seen; ++i) {
@@ -49,7 +70,7 @@ inline void sample(const SampleArgs& a, int64_t row) {
     const float* logits = a.logprobs.logits + row * width;
     float* memory = octavo::scratch(divide_up(width, kLanes) * kLanes + draw_row_floats(count));
     int64_t best_id = a.best_ids[row];
-    if (changes_logits(request)) {
+    if (changes_logits(request, best_id)) {
         change_logits(logits, width, request, memory);
         logits = memory;
         memory += divide_up(width, kLanes) * kLanes;

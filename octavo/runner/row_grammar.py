@@ -1,0 +1,121 @@
+"""Where the text of one sequence stands in its grammar, and which tokens may come next."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo.structured.compiler import CompiledGrammar
+from octavo.structured.vocabulary import Bits
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+class RowGrammar:
+    """State of one row; made anew, from all tokens, when the row comes back after preemption.
+
+    ``stop_ids``: those that end the sequence. Where the text may end, these may come, as far as they are no text; and
+    where it must, the model's own ends too, whatever was asked for (spec D6).
+
+    ``fill`` finds what may come next, and after each of the drafts that follow, on a thread of its own; after that
+    ``consume`` takes the tokens that were drawn. ``is_complete``: no more text may come. ``fault``: why the grammar can
+    be followed no further; no token may come then.
+    """
+
+    __slots__ = (
+        "_at",
+        "_bits",
+        "_end_ids",
+        "_exit_ids",
+        "_filled",
+        "_matcher",
+        "_must_end",
+        "_text_bits",
+        "fault",
+        "is_complete",
+    )
+
+    def __init__(self, compiled: CompiledGrammar, stop_ids: Iterable[int], output_ids: Sequence[int] = ()) -> None:
+        vocabulary = compiled.vocabulary
+        self._matcher: LLMatcher = compiled.new_matcher()
+        self._text_bits = vocabulary.text_bits
+        self._exit_ids = vocabulary.special_ids.intersection(stop_ids)
+        self._end_ids = vocabulary.end_ids.union(self._exit_ids)
+        self._bits: Bits = np.zeros((1, vocabulary.num_words), dtype=np.uint32)
+        self._must_end = [False]
+        self._filled = 0
+        self._at = 0
+        self.is_complete = False
+        self.fault: str | None = None
+        for token_id in output_ids:
+            self.consume(token_id)
+
+    def consume(self, token_id: int) -> None:
+        """The text goes on with this token."""
+        if self._is_over():
+            return
+        self._at += 1
+        if token_id in self._end_ids:
+            self.is_complete = True
+        elif not self._matcher.consume_token(token_id):
+            self.fault = "the text has left its grammar, or the grammar is too complex"
+        else:
+            self.is_complete = self._matcher.is_stopped()
+
+    def fill(self, drafts: Sequence[int] = ()) -> None:
+        """Find what may come next, and what after each of ``drafts``, as far as these may come."""
+        self._at = self._filled = 0
+        if self._is_over():
+            return
+        if len(self._bits) <= len(drafts):
+            self._bits = np.zeros((len(drafts) + 1, self._bits.shape[1]), dtype=np.uint32)
+        matcher, num_consumed = self._matcher, 0
+        self._must_end = [self._fill_next(self._bits[0])]
+        for number, draft in enumerate(drafts, 1):
+            if self._is_over() or not self._is_text(draft) or not matcher.try_consume_tokens([draft]):
+                break
+            num_consumed = number
+            if matcher.is_stopped():
+                break
+            self._must_end.append(self._fill_next(self._bits[number]))
+        self._filled = len(self._must_end)
+        if num_consumed and not matcher.rollback(num_consumed):
+            self.fault = "the grammar cannot be gone back in"
+
+    def _is_text(self, token_id: int) -> bool:
+        return token_id >> 5 < len(self._text_bits) and bool(self._text_bits[token_id >> 5] >> (token_id & 31) & 1)
+
+    def _is_over(self) -> bool:
+        return self.is_complete or self.fault is not None
+
+    def _fill_next(self, bits: Bits) -> bool:
+        """Returns whether the text must end here."""
+        matcher = self._matcher
+        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        np.bitwise_and(bits, self._text_bits, out=bits)
+        if matcher.is_error():
+            self.fault = "the grammar is too complex to be followed"
+        if not matcher.is_accepting():
+            return False
+        must_end = not bits.any()
+        for token_id in self._end_ids if must_end else self._exit_ids:
+            bits[token_id >> 5] |= np.uint32(1 << (token_id & 31))
+        return must_end
+
+    @property
+    def bits(self) -> Bits | None:
+        """Which tokens may come next; None: all, since nothing counts any more."""
+        if self.is_complete:
+            return None
+        at = self._at
+        if self.fault is not None or at >= self._filled:
+            at = 0
+            self._bits.fill(0)
+        bits: Bits = self._bits[at]
+        return bits
+
+    @property
+    def must_end(self) -> bool:
+        """Only an end may come next."""
+        return not self.is_complete and self._at < self._filled and self._must_end[self._at]

@@ -1,0 +1,138 @@
+"""Grammars compiled in threads of their own, and kept for requests that ask for the same."""
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from octavo.core.errors import InvalidRequestError
+from octavo.core.structured import Constraint
+from octavo.structured.grammar import grammar_text
+from octavo.structured.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+
+NUM_THREADS = 2
+"""So that one that takes long does not hold up all others."""
+
+MAX_KEPT = 256
+MAX_KEPT_BYTES = 8 * 2**20
+"""Of the texts of the grammars that are kept; what is compiled from them takes some ten times as much."""
+
+
+class CompiledGrammar:
+    """Gives out matchers, each at the beginning of a text."""
+
+    def __init__(self, matcher: "LLMatcher", vocabulary: Vocabulary) -> None:
+        self._matcher = matcher
+        self.vocabulary = vocabulary
+
+    def new_matcher(self) -> "LLMatcher":
+        return self._matcher.deep_copy()
+
+
+class GrammarCompiler:
+    """``make_vocabulary`` is called once, when the first grammar is asked for. Methods may be called by any thread."""
+
+    def __init__(self, make_vocabulary: Callable[[], Vocabulary]) -> None:
+        self._make_vocabulary = make_vocabulary
+        self._vocabulary: Vocabulary | None = None
+        self._making = threading.Lock()
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._known: WeakValueDictionary[Constraint, Future[CompiledGrammar]] = WeakValueDictionary()
+        """Those that somebody holds: the ones that are kept, and those of requests."""
+        self._kept: OrderedDict[Constraint, Future[CompiledGrammar]] = OrderedDict()
+
+    def begin(self, constraint: Constraint) -> "Future[CompiledGrammar]":
+        """The grammar, once it is compiled; an InvalidRequestError, where it cannot be."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(NUM_THREADS, "octavo-grammar")
+            future = self._known.get(constraint)
+            if future is None:
+                future = self._known[constraint] = self._threads.submit(self._compile, constraint)
+            self._kept[constraint] = future
+            self._kept.move_to_end(constraint)
+            self._shrink()
+        return future
+
+    def get(self, constraint: Constraint) -> CompiledGrammar:
+        """The grammar, at once where it is kept.
+
+        Raises:
+            InvalidRequestError: it cannot be compiled.
+        """
+        return self.begin(constraint).result()
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _shrink(self) -> None:
+        size = sum(len(constraint.text) for constraint in self._kept)
+        while len(self._kept) > MAX_KEPT or (size > MAX_KEPT_BYTES and len(self._kept) > 1):
+            dropped, _ = self._kept.popitem(last=False)
+            size -= len(dropped.text)
+
+    def _compile(self, constraint: Constraint) -> CompiledGrammar:
+        with self._making:
+            vocabulary = self._vocabulary = self._vocabulary or self._make_vocabulary()
+        return CompiledGrammar(compile_grammar(constraint, vocabulary), vocabulary)
+
+
+def compile_grammar(constraint: Constraint, vocabulary: Vocabulary) -> "LLMatcher":
+    """A matcher at the beginning of a text.
+
+    Raises:
+        InvalidRequestError: there is no such grammar, or no text that fits it.
+    """
+    from llguidance import LLMatcher
+
+    grammar = LLMatcher.grammar_from_lark(grammar_text(constraint))
+    matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=matcher_limits())
+    _check(matcher)
+    beginning = matcher.deep_copy()
+    bits = np.frombuffer(beginning.compute_bitmask(), dtype=np.uint32)
+    _check(beginning)
+    if not (bits & vocabulary.text_bits).any() and not matcher.is_accepting():
+        raise InvalidRequestError(_NO_TEXT)
+    return matcher
+
+
+_NO_TEXT = "no text fits it"
+
+
+def _check(matcher: "LLMatcher") -> None:
+    """
+    Raises:
+        InvalidRequestError: it has failed.
+    """
+    if matcher.is_error():
+        error = matcher.get_error()
+        raise InvalidRequestError(_NO_TEXT if error.startswith("NoExtension") else _sentence(error))
+
+
+def matcher_limits() -> "LLParserLimits":
+    """What one grammar may take: the library's own bounds, but for the memory that a matcher comes to hold."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+
+
+_QUOTED_LINE = re.compile(r"\d+ \| |\^|<")
+_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")
+
+
+def _sentence(error: str) -> str:
+    """What the library says, on one line, without what it quotes of the grammar, which is not quite the client's."""
+    if error.startswith("panic"):
+        return "it cannot be compiled"
+    lines = (line.strip() for line in error.splitlines())
+    return _PLACE.sub("", " ".join(line for line in lines if line and not _QUOTED_LINE.match(line)))[:300]

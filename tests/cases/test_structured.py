@@ -1,0 +1,246 @@
+"""Structured output on RAND: it always parses, B41, B52, and every mechanism on against off, bit for bit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from octavo.core.sampling_params import SamplingParams
+from octavo.engine.messages import EngineStats, OutputDelta
+from tests.support.driving import Answer, Driver, Job, all_bits, at_steps, run_apart
+from tests.support.models import RAND_VOCAB, rand_model
+from tests.support.parity import random_ids
+
+LARGE = {"block_size": 4, "num_blocks": 600, "max_num_seqs": 64, "max_model_len": 256}
+SMALL = {**LARGE, "num_blocks": 60, "max_model_len": 200}
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "grün", "東京"]}, "maxItems": 4},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+ROWS = {"type": "array", "items": {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}}
+KINDS: list[dict[str, Any] | None] = [
+    {"json": PERSON},
+    {"regex": "(ab|cd){4,9}!"},
+    None,
+    {"choice": ["yes", "no", "München", "a long text that repeats, a long text that repeats"]},
+    {"json": ROWS | {"minItems": 3}},
+    {"grammar": 'root ::= "(" root ")" | "x" | root "+" root'},
+    None,
+    {"regex": "[a-z ]{1,30}"},
+]
+
+
+def mixed_jobs() -> list[Job]:
+    """24 requests, three of four constrained, in every way of drawing."""
+    draws: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 1.0, "seed": 5, "n": 4},
+        {"temperature": 0.8, "seed": 6, "top_p": 0.9, "repetition_penalty": 1.2, "logit_bias": {40: 3.0}},
+        {"temperature": 1.0, "seed": 7, "min_tokens": 9, "bad_words": ["x"]},
+        {"temperature": 0.0, "ignore_eos": True, "presence_penalty": 0.4},
+    ]
+    jobs = []
+    for index in range(24):
+        params = SamplingParams(
+            max_tokens=30 + index, logprobs=2, structured_outputs=KINDS[index % len(KINDS)], **draws[index % len(draws)]
+        )
+        jobs.append(Job(random_ids(3 + 4 * index, RAND_VOCAB - 8, seed=index), params))
+    return jobs
+
+
+JOBS = mixed_jobs()
+
+
+@pytest.fixture(scope="module")
+def alone(rand: Path) -> list[list[Answer]]:
+    return run_apart(Driver(rand, enable_prefix_caching=False, **LARGE), JOBS)
+
+
+@pytest.fixture(scope="module")
+def expected(alone: list[list[Answer]]) -> list[list[Any]]:
+    return all_bits(alone)
+
+
+def test_all_of_it_parses_unless_it_was_cut(alone: list[list[Answer]]) -> None:
+    num_checked = 0
+    for job, answers in zip(JOBS, alone, strict=True):
+        asked = job.params.constraint
+        for answer in answers:
+            if asked is None or answer.finish_reason == "length":
+                continue
+            assert answer.finish_reason == "stop"
+            num_checked += 1
+            if asked.kind == "json_schema":
+                json.loads(answer.text)
+            if asked.kind == "choice":
+                assert answer.text in json.loads(asked.text)
+            assert "\N{REPLACEMENT CHARACTER}" not in answer.text
+    assert num_checked >= 15
+
+
+def test_logprobs_stay_those_of_the_model(alone: list[list[Answer]]) -> None:
+    """Spec D9: raw, so tokens that could not come are listed."""
+    answer = alone[0][0]
+    assert any(entry.rank > 1 for entry in answer.logprobs), "the grammar has changed nothing"
+    assert all(entry.logprob <= entry.top[0][1] for entry in answer.logprobs)
+
+
+class Preempting(Driver):
+    """Takes the blocks of a running request now and then."""
+
+    def step(self) -> list[OutputDelta]:
+        scheduler = self.engine._scheduler
+        idle = [request for request in scheduler.running if not request.num_in_flight]
+        self.random = getattr(self, "random", Random(3))
+        if idle and self.random.random() < 0.3:
+            scheduler.population.preempt(self.random.choice(idle))
+        return super().step()
+
+
+def together(driver: Driver) -> list[list[Answer]]:
+    return driver.run(JOBS)
+
+
+def at_random_steps(driver: Driver) -> list[list[Answer]]:
+    random = Random(1)
+    return driver.run(at_steps(JOBS, [random.randrange(40) for _ in JOBS]))
+
+
+def twice(driver: Driver) -> list[list[Answer]]:
+    driver.run(JOBS)
+    return driver.run(JOBS)
+
+
+Way = tuple[type[Driver], dict[str, Any], Callable[[Driver], list[list[Answer]]], Callable[[EngineStats], bool]]
+
+WAYS: dict[str, Way] = {
+    "together": (Driver, LARGE, together, lambda stats: True),
+    "twice": (Driver, LARGE, twice, lambda stats: stats.prefix_hits > 0),
+    "chunked": (Driver, LARGE | {"max_num_batched_tokens": 64}, at_random_steps, lambda stats: True),
+    "two in flight": (Driver, LARGE | {"max_steps_in_flight": 2}, at_random_steps, lambda stats: True),
+    "small pool": (Driver, SMALL | {"swap_space": 0}, together, lambda stats: stats.num_preemptions > 3),
+    "swapped": (Driver, SMALL | {"preemption_mode": "swap", "swap_space": 0.01}, together,
+                lambda stats: stats.num_swaps > 3),
+    "preempted": (Preempting, LARGE, at_random_steps, lambda stats: stats.num_preemptions > 20),
+    "drafts": (Driver, LARGE | {"speculation": "ngram"}, at_random_steps, lambda stats: stats.num_accepted_tokens > 5),
+    "everything": (Preempting, SMALL | {"speculation": "ngram", "max_steps_in_flight": 2}, at_random_steps,
+                   lambda stats: stats.num_preemptions > 20),
+    "few at a time": (Driver, LARGE | {"max_num_seqs": 5, "max_num_batched_tokens": 9}, together, lambda stats: True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_mechanism_gives_the_same_bits(rand: Path, expected: list[list[Any]], way: str) -> None:
+    kind, settings, run, was_used = WAYS[way]
+    driver = kind(rand, checks="max_steps_in_flight" not in settings, **settings)
+    assert all_bits(run(driver)) == expected
+    assert was_used(driver.stats)
+
+
+def test_requests_without_a_grammar_do_not_feel_the_others(rand: Path, expected: list[list[Any]]) -> None:
+    plain = [place for place, job in enumerate(JOBS) if job.params.constraint is None]
+    driver = Driver(rand, **LARGE)
+    assert all_bits(driver.run([JOBS[place] for place in plain])) == [expected[place] for place in plain]
+
+
+TEXTS = ["München", "東京", "😀", 'a"b', "tab\there", "back\\slash", ""]
+
+
+def draw_all(driver: Driver, asked: dict[str, Any], seeds: int = 20, **params: Any) -> list[str]:
+    jobs = [
+        Job([5, 6, 7], SamplingParams(temperature=1.0, seed=seed, max_tokens=60, structured_outputs=asked, **params))
+        for seed in range(seeds)
+    ]
+    texts = []
+    for (answer,) in driver.run(jobs):
+        assert answer.finish_reason == "stop"
+        assert "\N{REPLACEMENT CHARACTER}" not in answer.text
+        texts.append(answer.text)
+    return texts
+
+
+@pytest.fixture(scope="module")
+def driver(rand: Path) -> Driver:
+    return Driver(rand, checks=False, **LARGE)
+
+
+def test_b41_each_value_of_an_enum_comes_and_nothing_else(driver: Driver) -> None:
+    values = [json.loads(text) for text in draw_all(driver, {"json": {"enum": TEXTS}}, 80)]
+    assert set(values) <= set(TEXTS)
+    assert len(set(values)) >= 5
+    assert set(draw_all(driver, {"choice": TEXTS}, 40)) <= set(TEXTS)
+
+
+@pytest.mark.parametrize("const", ["\u00e9", "e\u0301", "naïve 名前"])
+def test_b41_a_constant_is_as_it_was_sent(driver: Driver, const: str) -> None:
+    assert [json.loads(text) for text in draw_all(driver, {"json": {"const": const}}, 3)] == [const] * 3
+
+
+def test_b41_names_with_accents_regular_expressions_and_lengths(driver: Driver) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"naïve": {"type": "boolean"}, "名前": {"type": "string", "maxLength": 2}},
+        "required": ["naïve", "名前"],
+        "additionalProperties": False,
+    }
+    for text in draw_all(driver, {"json": schema}):
+        value = json.loads(text)
+        assert list(value) == ["naïve", "名前"]
+        assert len(value["名前"]) <= 2
+    assert all(len(text) == 3 and set(text) <= set("äöü") for text in draw_all(driver, {"regex": "[äöü]{3}"}))
+
+
+def test_d6_a_finished_grammar_wins(driver: Driver) -> None:
+    for asked, text in (({"regex": ""}, ""), ({"choice": ["ab"]}, "ab"), ({"regex": "(ab)?"}, "ab")):
+        params: dict[str, Any] = {"min_tokens": 30, "ignore_eos": True}
+        assert set(draw_all(driver, asked, 4, **params)) == {text}
+
+
+def test_a_stop_string_ends_a_text_before_its_grammar_does(driver: Driver) -> None:
+    assert set(draw_all(driver, {"choice": ["one, two"]}, 2, stop=[", "])) == {"one"}
+
+
+def test_masks_that_leave_nothing_end_their_own_request(driver: Driver) -> None:
+    bad = SamplingParams(structured_outputs={"regex": "[a-c]+"}, allowed_token_ids=[300], max_tokens=5)
+    good = SamplingParams(structured_outputs={"regex": "[a-c]{4}"}, temperature=0.0, max_tokens=9)
+    (failed,), (answer,) = driver.run([Job([1, 2], bad), Job([3, 4], good)])
+    assert failed.finish_reason == "error"
+    assert "structured_outputs" in (failed.deltas[-1].error or "")
+    assert len(answer.text) == 4
+
+
+def test_a_grammar_that_breaks_ends_its_own_request(rand: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo.runner.row_grammar import RowGrammar
+
+    fill = RowGrammar.fill
+
+    def failing(self: RowGrammar, drafts: Any = ()) -> None:
+        if not hasattr(failing, "broken"):
+            failing.broken = self  # type: ignore[attr-defined]
+        if failing.broken is self:  # type: ignore[attr-defined]
+            raise RuntimeError
+        fill(self, drafts)
+
+    monkeypatch.setattr(RowGrammar, "fill", failing)
+    params = SamplingParams(structured_outputs={"regex": "[a-c]{4}"}, temperature=0.0, max_tokens=9)
+    (failed,), (answer,) = Driver(rand, **LARGE).run([Job([1, 2], params), Job([3, 4], params)])
+    assert failed.finish_reason == "error"
+    assert "RuntimeError" in (failed.deltas[-1].error or "")
+    assert (answer.finish_reason, len(answer.text)) == ("stop", 4)
+
+
+def test_b52_rows_beyond_the_tokenizer_are_never_drawn(tmp_path: Path) -> None:
+    """The model has 512 rows, the tokenizer 500 ids."""
+    driver = Driver(rand_model(tmp_path, tokenizer_size=500), **LARGE)
+    for text in draw_all(driver, {"json": {"type": "string", "maxLength": 20}}, 10, logit_bias={505: 100.0}):
+        json.loads(text)
