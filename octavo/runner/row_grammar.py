@@ -20,25 +20,29 @@ class RowGrammar:
 
     ``fill`` finds what may come next, and after each of the drafts that follow, on a thread of its own; after that
     ``consume`` takes the tokens that were drawn. ``is_complete``: no more text may come. ``fault``: why the grammar can
-    be followed no further; no token may come then.
+    be followed no further; no token may come then. What others do with the same grammar has no part in it.
     """
 
     __slots__ = (
         "_at",
         "_bits",
+        "_compiled",
         "_end_ids",
         "_exit_ids",
         "_filled",
         "_matcher",
         "_must_end",
         "_text_bits",
+        "_tokens",
         "fault",
         "is_complete",
     )
 
     def __init__(self, compiled: CompiledGrammar, stop_ids: Iterable[int], output_ids: Sequence[int] = ()) -> None:
         vocabulary = compiled.vocabulary
+        self._compiled = compiled
         self._matcher: LLMatcher = compiled.new_matcher()
+        self._tokens: list[int] = []
         self._text_bits = vocabulary.text_bits
         self._exit_ids = vocabulary.special_ids.intersection(stop_ids)
         self._end_ids = vocabulary.end_ids.union(self._exit_ids)
@@ -58,10 +62,19 @@ class RowGrammar:
         self._at += 1
         if token_id in self._end_ids:
             self.is_complete = True
-        elif not self._matcher.consume_token(token_id):
-            self.fault = "the text has left its grammar, or the grammar is too complex"
         else:
-            self.is_complete = self._matcher.is_stopped()
+            self._tokens.append(token_id)
+            if not self._matcher.consume_token(token_id):
+                self._begin_anew()
+            self.is_complete = self.fault is None and self._matcher.is_stopped()
+
+    def _begin_anew(self) -> None:
+        """With a matcher of its own. Where that fails, too, it is for what this text asks of its grammar."""
+        self._compiled.renew()
+        self._matcher = self._compiled.new_matcher()
+        if not self._matcher.consume_tokens(self._tokens):
+            self._compiled.renew()
+            self.fault = "the text has left its grammar, or the grammar is too complex to be followed"
 
     def fill(self, drafts: Sequence[int] = ()) -> None:
         """Find what may come next, and what after each of ``drafts``, as far as these may come."""
@@ -70,18 +83,35 @@ class RowGrammar:
             return
         if len(self._bits) <= len(drafts):
             self._bits = np.zeros((len(drafts) + 1, self._bits.shape[1]), dtype=np.uint32)
+        self._must_end = [self._fill_first()]
+        if drafts and not self._is_over():
+            self._fill_after(drafts)
+        self._filled = len(self._must_end)
+
+    def _fill_first(self) -> bool:
+        must_end = self._fill_next(self._bits[0])
+        if self._matcher.is_error():
+            self._begin_anew()
+            must_end = self._fill_next(self._bits[0])
+            if self._matcher.is_error():
+                self._compiled.renew()
+                self.fault = "the grammar is too complex to be followed"
+        return must_end
+
+    def _fill_after(self, drafts: Sequence[int]) -> None:
         matcher, num_consumed = self._matcher, 0
-        self._must_end = [self._fill_next(self._bits[0])]
         for number, draft in enumerate(drafts, 1):
-            if self._is_over() or not self._is_text(draft) or not matcher.try_consume_tokens([draft]):
+            if not self._is_text(draft) or not matcher.try_consume_tokens([draft]):
                 break
             num_consumed = number
             if matcher.is_stopped():
                 break
-            self._must_end.append(self._fill_next(self._bits[number]))
-        self._filled = len(self._must_end)
-        if num_consumed and not matcher.rollback(num_consumed):
-            self.fault = "the grammar cannot be gone back in"
+            must_end = self._fill_next(self._bits[number])
+            if matcher.is_error():
+                break  # it is looked at again when no draft stands before it
+            self._must_end.append(must_end)
+        if matcher.is_error() or (num_consumed and not matcher.rollback(num_consumed)):
+            self._begin_anew()
 
     def _is_text(self, token_id: int) -> bool:
         return token_id >> 5 < len(self._text_bits) and bool(self._text_bits[token_id >> 5] >> (token_id & 31) & 1)
@@ -94,8 +124,6 @@ class RowGrammar:
         matcher = self._matcher
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         np.bitwise_and(bits, self._text_bits, out=bits)
-        if matcher.is_error():
-            self.fault = "the grammar is too complex to be followed"
         if not matcher.is_accepting():
             return False
         must_end = not bits.any()

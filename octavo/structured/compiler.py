@@ -27,14 +27,24 @@ MAX_KEPT_BYTES = 8 * 2**20
 
 
 class CompiledGrammar:
-    """Gives out matchers, each at the beginning of a text."""
+    """Gives out matchers, each at the beginning of a text. They share what they find out about the grammar, and its
+    bound: where one has met that, the others have, too.
 
-    def __init__(self, matcher: "LLMatcher", vocabulary: Vocabulary) -> None:
-        self._matcher = matcher
+    Raises:
+        InvalidRequestError: there is no such grammar, or no text that fits it.
+    """
+
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
+        self._constraint = constraint
+        self._matcher = compile_grammar(constraint, vocabulary)
 
     def new_matcher(self) -> "LLMatcher":
         return self._matcher.deep_copy()
+
+    def renew(self) -> None:
+        """The matchers that are given out from now on share nothing with those before."""
+        self._matcher = compile_grammar(self._constraint, self.vocabulary)
 
 
 class GrammarCompiler:
@@ -84,7 +94,7 @@ class GrammarCompiler:
     def _compile(self, constraint: Constraint) -> CompiledGrammar:
         with self._making:
             vocabulary = self._vocabulary = self._vocabulary or self._make_vocabulary()
-        return CompiledGrammar(compile_grammar(constraint, vocabulary), vocabulary)
+        return CompiledGrammar(constraint, vocabulary)
 
 
 def compile_grammar(constraint: Constraint, vocabulary: Vocabulary) -> "LLMatcher":

@@ -8,7 +8,7 @@ import pytest
 
 from octavo.core.structured import Constraint
 from octavo.runner.row_grammar import RowGrammar
-from octavo.structured.compiler import CompiledGrammar, compile_grammar
+from octavo.structured.compiler import CompiledGrammar
 from octavo.structured.vocabulary import Vocabulary
 
 SPECIAL = {260: b"<s>", 261: b"</s>", 262: b"<tool>"}
@@ -34,7 +34,7 @@ LIST = Constraint("json_schema", '{"type":"array","items":{"type":"integer"},"ma
 
 
 def new(constraint: Constraint, stop_ids: Sequence[int] = (EOS,), output_ids: Sequence[int] = ()) -> RowGrammar:
-    return RowGrammar(CompiledGrammar(compile_grammar(constraint, VOCABULARY), VOCABULARY), stop_ids, output_ids)
+    return RowGrammar(CompiledGrammar(constraint, VOCABULARY), stop_ids, output_ids)
 
 
 def regex(pattern: str, stop_ids: Sequence[int] = (EOS,)) -> RowGrammar:
@@ -153,3 +153,34 @@ def test_a_fault_while_masks_are_filled_is_told(monkeypatch: pytest.MonkeyPatch)
     assert broken.bits is not None
     assert not broken.bits.any()
     assert ids(sound) == [ord("a")]
+
+
+TOO_COMPLEX = Constraint("regex", "(?:(?:a|b)*a(?:a|b){14}){1,30}")
+
+
+def wander(compiled: CompiledGrammar, seed: int) -> RowGrammar:
+    """A text of many turns, until its grammar can be followed no further."""
+    random, grammar = Random(seed), RowGrammar(compiled, (EOS,))
+    for _ in range(400):
+        grammar.fill()
+        if grammar.fault is not None:
+            break
+        grammar.consume(random.choice([ord("a"), ord("b")]))
+    return grammar
+
+
+def test_what_is_too_complex_for_one_text_is_not_so_for_others_of_the_same_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from llguidance import LLParserLimits
+
+    limits = LLParserLimits(max_lexer_states=300, verbose_errors=False)
+    monkeypatch.setattr("octavo.structured.compiler.matcher_limits", lambda: limits)
+    compiled = CompiledGrammar(TOO_COMPLEX, VOCABULARY)
+    running = RowGrammar(compiled, (EOS,))
+    running.fill()
+    running.consume(ord("a"))
+    assert wander(compiled, 1).fault is not None
+    for grammar in (running, RowGrammar(compiled, (EOS,))):
+        assert allowed(grammar) == [ord("a"), ord("b"), 256, 257]
+        assert grammar.fault is None

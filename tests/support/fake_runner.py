@@ -95,8 +95,9 @@ class _Pending:
 @dataclass
 class FakeRunner:
     """Steps are carried out when their result is asked for, in order of submission; ``fails`` may raise; a row for
-    which ``faults`` is true has no token to draw; a row whose tokens ``completes`` allows no more. Of a layer group with a window (``windows``: see CacheConfig) a row
-    reads what it sees; what lies before is taken from the row's own tokens, where no group sees all."""
+    which ``faults`` is true has no token to draw; one whose tokens ``completes`` is done. Of a layer group with a
+    window (``windows``: see CacheConfig) a row reads what it sees; what lies before is taken from the row's own tokens,
+    where no group sees all."""
 
     block_size: int
     num_groups: int = 1
