@@ -27,6 +27,7 @@ HELP = {
     "prompts": "Prompts of a request.",
     "choices": "Choices of all prompts of a request together.",
     "messages": "Messages of a conversation.",
+    "tools": "Tools of a request.",
     "pin_seconds": "Seconds that a request may pin a prefix for.",
     "truncated_text_bytes": "Text that truncate_prompt_tokens is going to cut.",
     "body_bytes": "Request body.",

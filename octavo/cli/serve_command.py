@@ -7,6 +7,8 @@ import click
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
 from octavo.cli.units import TokenCount
+from octavo.server.dialect import NO_PARSER, TOOL_PARSERS
+from octavo.server.reasoning import REASONING_PARSERS
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -65,6 +67,21 @@ def _named_keys(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
     default=30.0,
     show_default=True,
     help="Seconds that running requests get after SIGTERM.",
+)
+@setting(
+    "--enable-auto-tool-choice/--no-enable-auto-tool-choice",
+    default=True,
+    help="Whether the model may decide by itself to call a tool.  [default: yes]",
+)
+@setting(
+    "--tool-call-parser",
+    type=click.Choice(sorted(TOOL_PARSERS)),
+    help="How the model writes tool calls.  [default: as its chat template shows, where that is plain]",
+)
+@setting(
+    "--reasoning-parser",
+    type=click.Choice([*sorted(REASONING_PARSERS), NO_PARSER]),
+    help="How the model marks its thinking, which is then told apart.  [default: as its chat template shows]",
 )
 @setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
 @setting("--enable-log-requests", is_flag=True, help="Log each request's id and counts, never its text.")

@@ -49,6 +49,7 @@ class SamplingParams:
     """How the tokens of one request are drawn and when it ends.
 
     ``temperature`` 0 is greedy. ``top_k`` 0 or -1 means all tokens. ``max_tokens`` None means the room left.
+    ``shown_token_ids``: control tokens that are part of the text in spite of ``skip_special_tokens``.
     ``seed`` None draws a fresh seed. ``structured_outputs``: what the text must be; see ``constraint``. Ranges
     are checked on creation.
 
@@ -74,6 +75,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    shown_token_ids: list[int] | tuple[int, ...] = ()
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     structured_outputs: Constraint | StructuredOutputsParams | Mapping[str, Any] | None = None

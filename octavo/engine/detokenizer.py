@@ -2,6 +2,7 @@
 
 import codecs
 import encodings.utf_8
+from collections.abc import Collection
 from typing import Protocol
 
 # What codecs.getincrementaldecoder gives, typed as what it is: one that keeps undecoded bytes in ``buffer``.
@@ -30,9 +31,11 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_skipped", "_token_bytes")
 
-    def __init__(self, pieces: TokenPieces, skip_special: bool = True) -> None:
+    def __init__(self, pieces: TokenPieces, skip_special: bool = True, shown: Collection[int] = ()) -> None:
+        """``shown``: control tokens that are not skipped."""
         self._token_bytes = pieces.token_bytes
-        self._skipped = pieces.special_token_ids if skip_special else frozenset()
+        skipped = pieces.special_token_ids if skip_special else frozenset()
+        self._skipped = skipped.difference(shown) if shown else skipped
         self._decoder = _Utf8Decoder("replace")
 
     def add(self, token_id: int) -> str:

@@ -127,6 +127,7 @@ class Intake:
             limits=limits,
             max_tokens=max_tokens,
             skip_special_tokens=request.params.skip_special_tokens,
+            shown_token_ids=request.params.shown_token_ids,
         )
         members = [
             Request(

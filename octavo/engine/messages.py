@@ -23,7 +23,8 @@ class EngineRequest:
     (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``.
     ``cache_salt``: share cached tokens with requests of the same salt only, but for the first ``num_open_tokens`` of
     the prompt, which are shared with all. ``beam_search``: search instead of drawing; its choices are the finished
-    sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` counts then.
+    sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` and ``shown_token_ids``
+    count then.
     ``priority``: the lowest goes first, where that is the policy; ``tenant``: who asks, a short name, for policy and
     statistics.
     ``pins``: heads of the prompt to keep in the cache; ``retention``: how long it keeps what the request leaves.

@@ -29,6 +29,10 @@ class Tokenizer(Protocol):
         text; ids outside the vocabulary give b""). Concatenated over a text's tokens they decode to the text."""
         ...
 
+    def template_source(self, for_tools: bool) -> str | None:
+        """The chat template's Jinja text; ``for_tools``: of the one for conversations with tools."""
+        ...
+
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -89,8 +89,7 @@ class HFTokenizer:
         Raises:
             InvalidRequestError: no template, or the template refused the messages (with its own words).
         """
-        template = self._templates.get("tool_use") if tools is not None else None
-        template = template or self._templates.get("default")
+        template = self._template(tools is not None)
         if template is None:
             raise InvalidRequestError(
                 "this model has no chat template, so it cannot take messages; send a prompt to /v1/completions, "
@@ -107,6 +106,14 @@ class HFTokenizer:
             template_kwargs=template_kwargs,
         )
         return self._ids(text, False) if marked is sent else self._control_text.encode_marked(text)
+
+    def template_source(self, for_tools: bool) -> str | None:
+        template = self._template(for_tools)
+        return None if template is None else template.source
+
+    def _template(self, for_tools: bool) -> ChatTemplate | None:
+        named = self._templates.get("tool_use") if for_tools else None
+        return named or self._templates.get("default")
 
     @cached_property
     def _control_text(self) -> ControlText:

@@ -13,6 +13,7 @@ class ServerLimits:
     prompts: int = 256
     choices: int = 1024
     messages: int = 4096
+    tools: int = 256
     pin_seconds: int = 86400
     truncated_text_bytes: int = 2**20
     body_bytes: int = 32 * 2**20

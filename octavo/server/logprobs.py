@@ -1,7 +1,7 @@
 """Logprobs in the three shapes that clients know: completions, chat, and vLLM's prompt_logprobs."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from octavo.core.step import TokenLogprobs
@@ -16,11 +16,12 @@ def finite(logprob: float) -> float:
 
 
 class TokenWriter:
-    """Tokens as text and bytes. ``hide_special``: control tokens add nothing to the text, so their bytes are empty."""
+    """Tokens as text and bytes. ``hide_special``: control tokens add nothing to the text, so their bytes are empty, but
+    for those that are ``shown``."""
 
-    def __init__(self, tokenizer: Tokenizer, hide_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, hide_special: bool, shown: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._hidden = tokenizer.special_token_ids if hide_special else frozenset()
+        self._hidden = tokenizer.special_token_ids.difference(shown) if hide_special else frozenset()
 
     def name(self, token_id: int) -> str:
         """The token by itself; one that is part of a character as OpenAI writes it, ``bytes:\\xe2\\x80``."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from octavo.core.errors import InvalidRequestError
 from octavo.core.token_ids import check_token_ids
 from octavo.server.state import ServerState
@@ -171,8 +173,8 @@ class TemplateFields(Protocol):
     chat_template_kwargs: dict[str, Any] | None
 
 
-def template_options(fields: TemplateFields) -> dict[str, Any]:
-    """Keyword arguments of Tokenizer.apply_chat_template.
+def template_options(fields: TemplateFields, tools: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Keyword arguments of Tokenizer.apply_chat_template; ``tools``: those that the model is told of.
 
     Raises:
         InvalidRequestError: options that contradict each other, or a template in the request (spec D21).
@@ -185,6 +187,7 @@ def template_options(fields: TemplateFields) -> dict[str, Any]:
         )
     continues = bool(fields.continue_final_message)
     return {
+        "tools": tools or None,
         "add_generation_prompt": not continues and fields.add_generation_prompt is not False,
         "continue_final_message": continues,
         "template_kwargs": fields.chat_template_kwargs,
@@ -192,7 +195,7 @@ def template_options(fields: TemplateFields) -> dict[str, Any]:
 
 
 def check_messages(state: ServerState, messages: Sequence[Any]) -> int:
-    """How many bytes of text they hold.
+    """How many bytes of text they hold, tool calls left out.
 
     Raises:
         InvalidRequestError: none, too many, malformed ones, or more text than could ever fit.
@@ -205,8 +208,11 @@ def check_messages(state: ServerState, messages: Sequence[Any]) -> int:
     for index, message in enumerate(messages):
         _check_message(index, message)
     num_bytes = sum(_num_bytes(message_text(message)) for message in messages)
+    num_call_bytes = sum(
+        len(msgspec.json.encode(message["tool_calls"])) for message in messages if "tool_calls" in message
+    )
     num_bytes_fit = state.engine.limits.max_model_len * max(1, state.longest_token_bytes)
-    if num_bytes > num_bytes_fit:
+    if num_bytes + num_call_bytes > num_bytes_fit:
         raise InvalidRequestError(
             f"The messages hold more than the {num_bytes_fit} bytes that could fit into "
             f"{state.engine.limits.max_model_len} tokens ({state.engine.limits.bound_by}).",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.engine.intake import check_tenant
+from octavo.server.dialect import check_parsers
 from octavo.server.limits import ServerLimits
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
@@ -23,7 +24,8 @@ class ServerSettings:
     requests, each choice of one, and their prompt tokens that have not started (spec D24); None is no bound.
     ``max_queue_seconds``, ``max_request_seconds``: how long a request may wait for its start, and take in all. Each of
     ``tenant_keys`` is a tenant's name and its API key; the header ``tenant_header`` of a request names its tenant too,
-    and is believed. ``enable_log_requests`` logs ids and counts, never text.
+    and is believed. ``tool_call_parser``, ``reasoning_parser``: see dialect.py; ``enable_auto_tool_choice``: whether
+    the model may decide to call. ``enable_log_requests`` logs ids and counts, never text.
     """
 
     served_model_name: str
@@ -44,6 +46,9 @@ class ServerSettings:
     allow_pins: bool = False
     tenant_keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tenant_header: str | None = None
+    enable_auto_tool_choice: bool = True
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
 
     def __post_init__(self) -> None:
         """
@@ -62,6 +67,7 @@ class ServerSettings:
             if seconds is not None and not seconds > 0:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, got {seconds:g}")
         self._check_tenants()
+        check_parsers(self.tool_call_parser, self.reasoning_parser)
         if not self.shutdown_timeout >= 0:  # NaN compares false
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 

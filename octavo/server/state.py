@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from octavo.engine.client import AsyncEngineClient
 from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
+from octavo.server.dialect import Dialect, find_dialect
 from octavo.server.errors import unavailable
 from octavo.server.queue import Queue, QueueBounds
 from octavo.server.request_log import RequestLog
@@ -40,6 +41,7 @@ class ServerState:
     longest_token_bytes: int = 0
     queue: Queue = field(init=False)
     request_log: RequestLog = field(default_factory=RequestLog)
+    dialect: Dialect = field(default_factory=Dialect)
     _tokenizer: Tokenizer | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +57,7 @@ class ServerState:
     def become_ready(self, tokenizer: Tokenizer, longest_token_bytes: int) -> None:
         self._tokenizer = tokenizer
         self.longest_token_bytes = longest_token_bytes
+        self.dialect = find_dialect(tokenizer, self.settings.tool_call_parser, self.settings.reasoning_parser)
         self.phase = Phase.READY
 
     def require_ready(self) -> None:

@@ -13,6 +13,8 @@ from octavo.server.context import check_model, server_state
 from octavo.server.prompts import Prompt, check_messages, encode_messages, encode_text, in_text_thread, template_options
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
+from octavo.server.tool_choice import shown_tools
+from octavo.server.tool_messages import with_parsed_arguments
 
 router = APIRouter()
 
@@ -22,6 +24,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     messages: list[Any] | None = None
+    tools: list[Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: str | None = None
@@ -60,7 +63,8 @@ async def _prompt(state: ServerState, fields: TokenizeRequest) -> Prompt:
         raise InvalidRequestError("Either prompt or messages is needed, not both.", "prompt")
     if fields.messages is not None:
         check_messages(state, fields.messages)
-        return await encode_messages(state, fields.messages, template_options(fields))
+        tools = shown_tools(state, fields.tools or [])
+        return await encode_messages(state, with_parsed_arguments(fields.messages), template_options(fields, tools))
     return await encode_text(state, fields.prompt or "", fields.add_special_tokens is not False)
 
 

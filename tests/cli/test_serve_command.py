@@ -37,7 +37,8 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
         "serve m.gguf --served-model-name name --host 0.0.0.0 --port 9 --api-key k --open-metrics --shutdown-timeout 5 "
         "--max-num-queued-reqs 2 --max-num-queued-tokens 3 --disable-log-stats --enable-log-requests --block-size 32 "
         "--limit-n 128 --admin-key a --pin-key p --pin-key q --allow-pins --tenant-key t=u=v "
-        "--tenant-header X-Tenant-Id --max-queue-seconds 6 --max-request-seconds 7"
+        "--tenant-header X-Tenant-Id --max-queue-seconds 6 --max-request-seconds 7 "
+        "--no-enable-auto-tool-choice --tool-call-parser json --reasoning-parser none"
     )
     result = CliRunner().invoke(command, flags.split())
     assert result.exit_code == 0, result.output
@@ -45,6 +46,7 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     assert engine_args == EngineArgs(model="m.gguf", block_size=32)
     limits = ServerLimits(SamplingLimits(n=128))
     keys: Any = {"admin_key": "a", "pin_keys": ("p", "q"), "allow_pins": True}
+    keys |= {"enable_auto_tool_choice": False, "tool_call_parser": "json", "reasoning_parser": "none"}
     keys |= {"tenant_keys": (("t", "u=v"),), "tenant_header": "X-Tenant-Id"}
     assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, 6.0, 7.0, False, True, limits, **keys)
     changed = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) != f.default}

@@ -124,7 +124,8 @@ def test_choices_of_all_prompts_have_a_limit_together(client: httpx.Client) -> N
 
 
 def test_tools_may_be_ignored_on_purpose(client: httpx.Client) -> None:
-    fields = CHAT | {"tools": [{"type": "function"}], "tool_choice": "none", "response_format": {"type": "text"}}
+    tool = {"type": "function", "function": {"name": "f"}}
+    fields = CHAT | {"tools": [tool], "tool_choice": "none", "response_format": {"type": "text"}}
     assert client.post("/v1/chat/completions", json=fields).status_code == 200
 
 

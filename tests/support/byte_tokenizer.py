@@ -1,5 +1,6 @@
 """A tokenizer one can check by eye: ids 0 to 255 are bytes, then ``<s>`` (BOS), ``</s>`` (EOS)."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ _CONTROL = {BOS: "<s>", EOS: "</s>"}
 
 
 class ByteTokenizer:
-    """Tokenizer (octavo/loading/interface.py) of 258 ids. Its chat template writes ``role: content`` lines."""
+    """Tokenizer (octavo/loading/interface.py) of 258 ids. Its chat template writes ``role: content`` lines, tools in
+    JSON before them, and calls in JSON after the content."""
 
     vocab_size = 258
     bos_token_id: int | None = BOS
@@ -42,6 +44,9 @@ class ByteTokenizer:
             return bytes([token_id])
         return _CONTROL.get(token_id, "").encode()
 
+    def template_source(self, for_tools: bool) -> str | None:
+        return "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -54,12 +59,13 @@ class ByteTokenizer:
         prefix = (template_kwargs or {}).get("prefix", "")
         lines = []
         for message in messages:
-            if message["role"] not in ("system", "user", "assistant"):
+            if message["role"] not in ("system", "user", "assistant", "tool"):
                 raise InvalidRequestError(f"unknown role {message['role']}", "messages")
-            content = message["content"]
+            content = message.get("content") or ""
             text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+            text += "".join(json.dumps(call["function"]) for call in message.get("tool_calls", ()))
             lines.append(f"{message['role']}: {text}")
-        text = prefix + "\n".join(lines)
+        text = prefix + "".join(f"{json.dumps(tool)}\n" for tool in tools or ()) + "\n".join(lines)
         if not continue_final_message:
             text += "\n"
         if add_generation_prompt:

@@ -3,6 +3,8 @@
 import codecs
 import itertools
 import math
+import random
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,29 @@ MODEL = "fake"
 
 CRASH, FAULT, ENDS = "!crash", "!fault", "!ends"
 """Prompts that contain these: the step raises; the request fails by itself; EOS comes after five tokens."""
+
+_TYPES = re.compile(r"!types (\S+) (.*)\nassistant: $", re.DOTALL)
+
+
+def typing(text: str, cut: str | int) -> str:
+    """The content of a last message to which the answer is ``text``, a token at a time: ``cut`` "each" has one
+    character a token, "whole" the text in one, and a number seeds random cuts."""
+    return f"!types {cut} {text}"
+
+
+def _pieces(prompt: str) -> list[str] | None:
+    asked = _TYPES.search(prompt)
+    if asked is None:
+        return None
+    cut, text = asked.groups()
+    return cut_randomly(text, int(cut)) if cut.isdecimal() else [text] if cut == "whole" else list(text)
+
+
+def cut_randomly(text: str, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    count = rng.randrange(len(text))
+    edges = sorted({0, len(text), *(rng.randrange(len(text)) for _ in range(count))})
+    return [text[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def script_tokens(choice: int, count: int) -> list[int]:
@@ -63,6 +88,7 @@ class _Choice:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     sent: int = 0
+    pieces: list[str] | None = None
     scheduled: float | None = None
     first_token: float | None = None
 
@@ -92,7 +118,8 @@ class FakeEngine:
         self._stats.prompt_tokens += len(request.prompt_token_ids)
         prompt = bytes(i for i in request.prompt_token_ids if i < 256).decode(errors="replace")
         for index in range(request.params.n):
-            self._waiting.append(_Choice(request, index, min(wanted or room, room), prompt))
+            choice = _Choice(request, index, min(wanted or room, room), prompt, pieces=_pieces(prompt))
+            self._waiting.append(choice)
         self._deadlines.add(request)
 
     def abort(self, request_id: str) -> None:
@@ -171,6 +198,9 @@ class FakeEngine:
             delta.error = "the request was told to fail"
             self._end(choice, delta, "error")
             return
+        if choice.pieces is not None:
+            self._type(choice, choice.pieces, delta)
+            return
         params = choice.request.params
         self._prompt_logprobs(choice, delta)
         ends = ENDS in choice.prompt and len(choice.tokens) == 5
@@ -194,6 +224,17 @@ class FakeEngine:
             self._outputs.deltas.append(delta)
         else:
             self._end(choice, delta, reason)
+
+    def _type(self, choice: _Choice, pieces: list[str], delta: OutputDelta) -> None:
+        place = len(choice.tokens)
+        has_ended = place == len(pieces)
+        delta.text = "" if has_ended else pieces[place]
+        delta.token_ids = [EOS if has_ended else 65]
+        self._count_token(choice, delta.token_ids[0])
+        if has_ended or len(choice.tokens) == choice.max_tokens:
+            self._end(choice, delta, "stop" if has_ended else "length")
+        else:
+            self._outputs.deltas.append(delta)
 
     def _prompt_logprobs(self, choice: _Choice, delta: OutputDelta) -> None:
         k = choice.request.params.prompt_logprobs

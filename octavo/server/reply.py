@@ -1,0 +1,147 @@
+"""The text of one choice to the fields of a chat message: thinking, content, tool calls."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.server.reasoning import ReasoningMarks, ReasoningSplitter
+from octavo.server.tools.events import Arguments, CallBegin, CallEnd, Content, Cut, Event
+from octavo.server.tools.parser import Syntax, ToolParser
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """``is_parallel``: whether more calls than one may be returned; further ones are left out if not."""
+
+    syntax: Syntax
+    names: Collection[str]
+    make_id: Callable[[], str]
+    is_parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFormat:
+    """What to look for in the text of an answer; ``reasoning_is_open``: it begins inside the thinking."""
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningMarks | None = None
+    reasoning_is_open: bool = False
+
+
+@dataclass(slots=True)
+class CallDelta:
+    """News of call ``index``. ``call_id`` and ``name`` are there in its first."""
+
+    index: int
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        if self.call_id is None:
+            return {"index": self.index, "function": {"arguments": self.arguments}}
+        return {"index": self.index} | self.as_whole()
+
+    def as_whole(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.call_id, "type": "function", "function": function}
+
+
+@dataclass(slots=True)
+class ReplyDelta:
+    """What is new in a message. ``calls``: at most one entry an index."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[CallDelta] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a streamed delta; empty where nothing is new."""
+        shown: dict[str, Any] = {}
+        if self.reasoning:
+            shown["reasoning_content"] = self.reasoning
+        if self.content:
+            shown["content"] = self.content
+        if self.calls:
+            shown["tool_calls"] = [call.as_dict() for call in self.calls]
+        return shown
+
+    def as_message(self, role: str, prefix: str) -> dict[str, Any]:
+        """As a whole message. ``prefix``: comes before the content."""
+        content = prefix + self.content
+        has_more = bool(self.reasoning or self.calls)
+        message: dict[str, Any] = {"role": role, "content": None if has_more and not content else content}
+        message["refusal"] = None
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.calls:
+            message["tool_calls"] = [call.as_whole() for call in self.calls]
+        return message
+
+
+class Reply:
+    """One choice. Streamed deltas and the whole message come from the same parsers, fed in pieces or at once."""
+
+    def __init__(self, reply_format: ReplyFormat) -> None:
+        tools, reasoning = reply_format.tools, reply_format.reasoning
+        self._splitter = ReasoningSplitter(reasoning, reply_format.reasoning_is_open) if reasoning else None
+        self._parser = ToolParser(tools.syntax, tools.names) if tools else None
+        self._make_id = tools.make_id if tools else str
+        self._is_parallel = tools is None or tools.is_parallel
+        self._num_calls = 0
+        self._calls_are_whole = True
+        self._ends_with_call = False
+
+    def add(self, text: str, finish_reason: str | None) -> ReplyDelta:
+        """The next piece of the text; ``finish_reason``: the engine's, with the last one."""
+        delta = ReplyDelta()
+        if self._splitter is not None:
+            split = self._splitter.feed(text)
+            delta.reasoning, text = split
+            if finish_reason is not None:
+                rest = self._splitter.finish()
+                delta.reasoning, text = delta.reasoning + rest.reasoning, text + rest.answer
+        if self._parser is None:
+            delta.content = text
+            return delta
+        events = self._parser.feed(text) if text else []
+        if finish_reason is not None:
+            events += self._parser.finish(is_cut=finish_reason == "length")
+        for event in events:
+            self._note(event, delta)
+        return delta
+
+    def _note(self, event: Event, delta: ReplyDelta) -> None:
+        self._ends_with_call = isinstance(event, CallEnd)
+        match event:
+            case Content():
+                delta.content += event.text
+            case CallBegin():
+                self._num_calls += 1
+                if self._keeps_call:
+                    delta.calls.append(CallDelta(self._num_calls - 1, self._make_id(), event.name))
+            case Arguments():
+                if self._keeps_call:
+                    self._add_arguments(event.text, delta)
+            case CallEnd():
+                self._calls_are_whole &= event.is_complete
+            case Cut():
+                self._calls_are_whole = False
+
+    @property
+    def _keeps_call(self) -> bool:
+        return self._is_parallel or self._num_calls == 1
+
+    def _add_arguments(self, text: str, delta: ReplyDelta) -> None:
+        index = self._num_calls - 1
+        if not delta.calls or delta.calls[-1].index != index:
+            delta.calls.append(CallDelta(index))
+        delta.calls[-1].arguments += text
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """What a client is told, given the engine's reason (spec D11)."""
+        if not self._num_calls or not self._calls_are_whole:
+            return reason
+        if reason == "stop" or (reason == "length" and self._ends_with_call):
+            return "tool_calls"
+        return reason

@@ -1,0 +1,53 @@
+"""Calls as Mistral's models write them, after ``[TOOL_CALLS]``.
+
+Older models write a list of objects with name and arguments; newer ones the marker before each call, the name, and the
+arguments after it, with or without ``[CALL_ID]`` and ``[ARGS]`` between.
+"""
+
+import re
+from collections.abc import Collection
+
+from octavo.server.tools.call import Draft, attempt, read_arguments, read_call_object
+from octavo.server.tools.events import EventList
+from octavo.server.tools.feed import BLANKS, Reading, TextFeed
+from octavo.server.tools.json_calls import read_list_tail
+
+MARKER, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_NAME = re.compile(r"[A-Za-z0-9_.\-]*")
+
+
+def read_mistral(feed: TextFeed, out: EventList, names: Collection[str]) -> Reading[None]:
+    while True:
+        yield from feed.until((MARKER,), out.content)
+        call = _MarkedCall()
+        if (yield from attempt(feed, out, names, call.read, is_marked=True)) and call.is_in_list:
+            yield from read_list_tail(feed, out, names)
+
+
+class _MarkedCall:
+    """The marker and the call after it. ``is_in_list``: found while reading."""
+
+    def __init__(self) -> None:
+        self.is_in_list = False
+
+    def read(self, feed: TextFeed, draft: Draft) -> Reading[None]:
+        """See ReadCall."""
+        yield from feed.match(MARKER)
+        yield from feed.run_all(BLANKS)
+        self.is_in_list = yield from feed.match("[")
+        if self.is_in_list:
+            yield from feed.run_all(BLANKS)
+        if (yield from feed.peek()) == "{":
+            yield from read_call_object(feed, draft)
+        else:
+            yield from _read_named(feed, draft)
+
+
+def _read_named(feed: TextFeed, draft: Draft) -> Reading[None]:
+    """``name[CALL_ID]id[ARGS]{...}``, both markers optional. See ReadCall."""
+    draft.set_name((yield from feed.run_all(_NAME)))
+    if (yield from feed.match(CALL_ID)):
+        yield from feed.run_all(_NAME)
+    yield from feed.match(ARGS)
+    yield from read_arguments(feed, draft)
+    draft.end()

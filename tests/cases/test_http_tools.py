@@ -1,0 +1,78 @@
+"""B42 from outside: `octavo serve` on models that type tool calls, markers as text and as control tokens."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.cases.test_text import chain
+from tests.support.fake_engine import MODEL, cut_randomly
+from tests.support.fake_server import running_real_server
+from tests.support.models import edit_json, script_model
+from tests.support.tokenizer_files import CHAT_TEMPLATE, TokenizerOptions
+
+TOOL: Any = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
+ARGUMENTS = {"q": "漢字 </tool_call> 😀", "n": [5, {}]}
+CALL = json.dumps({"name": "find", "arguments": ARGUMENTS}, ensure_ascii=False)
+TEXT = f"Look: <tool_call>\n{CALL}\n</tool_call>"
+TEMPLATE = CHAT_TEMPLATE + '{# <tool_call>{"name": ..., "arguments": ...}</tool_call> #}'
+"""By what its comment says the server finds out how the model calls."""
+OPTIONS = TokenizerOptions(chat_template=TEMPLATE)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[openai.OpenAI]:
+    with running_real_server(folder, "--num-blocks", "64", "--block-size", "4") as server:
+        server.wait_ready(60.0)
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            yield client
+
+
+def check_calls(client: openai.OpenAI, content: str | None) -> None:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    fields: Any = {
+        "model": MODEL,
+        "messages": messages,
+        "tools": [TOOL],
+        "extra_body": {"add_generation_prompt": False},
+    }
+    (choice,) = client.chat.completions.create(**fields).choices
+    (call,) = choice.message.tool_calls or []
+    assert call.type == "function"
+    assert (choice.message.content, choice.finish_reason) == (content, "tool_calls")
+    assert json.loads(call.function.arguments) == ARGUMENTS
+    with client.chat.completions.stream(**fields) as events:
+        streamed = events.get_final_completion().choices[0]
+    (same,) = streamed.message.tool_calls or []
+    assert (streamed.message.content or None, streamed.finish_reason) == (content, "tool_calls")
+    assert (same.function.name, same.function.arguments) == ("find", call.function.arguments)
+
+
+@pytest.mark.parametrize("cut", ["whole", "each", 1], ids=str)
+def test_b42_whatever_the_tokens(cut: str | int, tmp_path: Path) -> None:
+    pieces = [TEXT] if cut == "whole" else list(TEXT) if cut == "each" else cut_randomly(TEXT, int(cut))
+    pieces[-1] += "\n"  # a piece that came before would have to be joined with a next one
+    with serving(script_model(tmp_path, chain([*pieces]), options=OPTIONS).path) as client:
+        check_calls(client, "Look: ")
+
+
+def test_b42_markers_that_are_control_tokens(tmp_path: Path) -> None:
+    """They are left out of the text of other requests."""
+    opening, closing = "<tool_call>", "</tool_call>"
+    script = script_model(tmp_path, [opening, "\n" + CALL, closing], options=OPTIONS)
+    added = json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
+    for text in (opening, closing):
+        token_id = script.tokenizer.token_to_id(text)
+        added.append(added[0] | {"id": token_id, "content": text})
+    edit_json(tmp_path / "tokenizer.json", {"added_tokens": added})
+    with serving(script.path) as client:
+        check_calls(client, None)
+        messages: Any = [{"role": "user", "content": "hello"}]
+        answer = client.chat.completions.create(
+            model=MODEL, messages=messages, extra_body={"add_generation_prompt": False}
+        )
+        assert answer.choices[0].message.content == "\n" + CALL

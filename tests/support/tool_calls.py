@@ -1,0 +1,83 @@
+"""Calls written in each language that models use, and what a parser finds in a text."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from octavo.server.tools.events import Arguments, CallBegin, CallEnd, Content, Event
+from octavo.server.tools.parser import Syntax, ToolParser
+
+Call = Mapping[str, Any]
+"""``name`` and ``arguments``."""
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def hermes(calls: Iterable[Call]) -> str:
+    return "\n".join(f"<tool_call>\n{_json(call)}\n</tool_call>" for call in calls)
+
+
+def llama3(calls: Iterable[Call]) -> str:
+    return "; ".join(_json({"name": call["name"], "parameters": call["arguments"]}) for call in calls)
+
+
+def mistral_list(calls: Iterable[Call]) -> str:
+    return "[TOOL_CALLS]" + _json(list(calls))
+
+
+def mistral_named(calls: Iterable[Call]) -> str:
+    return "".join(f"[TOOL_CALLS]{call['name']}[ARGS]{_json(call['arguments'])}" for call in calls)
+
+
+def plain_json(calls: Iterable[Call]) -> str:
+    return _json(list(calls))
+
+
+def fenced_json(calls: Iterable[Call]) -> str:
+    return f"```json\n{json.dumps(list(calls), indent=2)}\n```"
+
+
+WRITERS: dict[str, tuple[str, Callable[[Iterable[Call]], str]]] = {
+    "hermes": ("hermes", hermes),
+    "llama3": ("llama3_json", llama3),
+    "mistral list": ("mistral", mistral_list),
+    "mistral named": ("mistral", mistral_named),
+    "json": ("json", plain_json),
+    "fenced json": ("json", fenced_json),
+}
+"""name: the parser that reads it, and how it is written."""
+
+
+def parse(syntax: Syntax, names: Iterable[str], pieces: Sequence[str], is_cut: bool = False) -> list[Event]:
+    """The events, those of one kind joined as they are for the whole text."""
+    parser = ToolParser(syntax, frozenset(names))
+    found: list[Event] = []
+    for event in [event for piece in pieces for event in parser.feed(piece)] + parser.finish(is_cut):
+        match event, found[-1] if found else None:
+            case (Content() as new, Content() as last) | (Arguments() as new, Arguments() as last):
+                last.text += new.text
+            case _:
+                found.append(event)
+    return found
+
+
+def complete_calls(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The calls, arguments parsed; only for events of which every call is complete."""
+    calls: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for event in events:
+        match event:
+            case CallBegin():
+                calls.append({"name": event.name})
+                texts.append("")
+            case Arguments():
+                texts[-1] += event.text
+            case CallEnd():
+                assert event.is_complete
+    return [call | {"arguments": json.loads(text)} for call, text in zip(calls, texts, strict=True)]
+
+
+def content(events: Sequence[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Content))
