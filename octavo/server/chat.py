@@ -98,7 +98,7 @@ async def create_chat_completion(request: Request) -> Response:
             retention=retention_of(fields, role),
             tenant=tenant_of(request),
         )
-        reply_format = await _reply_format(state, fields, tools, prompt)
+        reply_format = await _reply_format(state, fields, tools, messages, prompt)
         answer = ChatAnswer(state, fields, generation, reply_format, _echoed_text(fields, messages))
         if fields.stream:
             return await event_stream(request, answer.events())
@@ -113,7 +113,9 @@ async def _prompt(state: ServerState, fields: ChatRequest, messages: Messages, o
     return prompt
 
 
-async def _reply_format(state: ServerState, fields: ChatRequest, tools: ToolUse, prompt: Prompt) -> ReplyFormat:
+async def _reply_format(
+    state: ServerState, fields: ChatRequest, tools: ToolUse, messages: Messages, prompt: Prompt
+) -> ReplyFormat:
     """What the answer is to be read for."""
     dialect = state.dialect
     tool_format = None
@@ -122,6 +124,8 @@ async def _reply_format(state: ServerState, fields: ChatRequest, tools: ToolUse,
         tool_format = ToolFormat(dialect.tools.syntax, tools.names, dialect.tools.make_id, parallel)
     if dialect.reasoning is None:
         return ReplyFormat(tool_format)
+    if fields.continue_final_message:
+        return ReplyFormat(tool_format, dialect.reasoning, dialect.reasoning.open_within(message_text(messages[-1])))
     end = await in_text_thread(state, lambda: state.tokenizer.decode(prompt.token_ids[-NUM_END_TOKENS:], False))
     return ReplyFormat(tool_format, dialect.reasoning, dialect.reasoning.open_after(end))
 

@@ -21,6 +21,11 @@ class ReasoningMarks:
         end = prompt_end.rstrip()
         return end.endswith(self.open) or (self.is_always_open and not end.endswith(self.close))
 
+    def open_within(self, begun: str) -> bool:
+        """Does an answer of which this much is there already go on inside the thinking?"""
+        opened, closed = begun.rfind(self.open), begun.rfind(self.close)
+        return self.is_always_open if opened == closed else opened > closed
+
 
 REASONING_PARSERS: Mapping[str, ReasoningMarks] = {
     "qwen3": ReasoningMarks("<think>", "</think>"),

@@ -32,6 +32,13 @@ def serving(folder: Path) -> Iterator[openai.OpenAI]:
             yield client
 
 
+def chat(client: openai.OpenAI, messages: Any = None, **more: Any) -> Any:
+    """The only choice. The prompt must not end with a piece of the script, so it ends with a control token."""
+    asked: Any = messages or [{"role": "user", "content": "hello"}]
+    body = {"add_generation_prompt": False} | more
+    return client.chat.completions.create(model=MODEL, messages=asked, extra_body=body).choices[0]
+
+
 def check_calls(client: openai.OpenAI, content: str | None) -> None:
     messages: Any = [{"role": "user", "content": "hello"}]
     fields: Any = {
@@ -71,8 +78,18 @@ def test_b42_markers_that_are_control_tokens(tmp_path: Path) -> None:
     edit_json(tmp_path / "tokenizer.json", {"added_tokens": added})
     with serving(script.path) as client:
         check_calls(client, None)
-        messages: Any = [{"role": "user", "content": "hello"}]
-        answer = client.chat.completions.create(
-            model=MODEL, messages=messages, extra_body={"add_generation_prompt": False}
-        )
-        assert answer.choices[0].message.content == "\n" + CALL
+        assert chat(client).message.content == "\n" + CALL
+
+
+def test_a_template_that_opens_the_thinking(tmp_path: Path) -> None:
+    """Seen at the end of the prompt. And where a message is continued, in what there is of it."""
+    template = TEMPLATE + "{% if open is defined and open %}<think>\n{% endif %}{# </think> #}"
+    pieces = ["Hm, 2.", "</think>", "Two."]
+    script = script_model(tmp_path, pieces, options=TokenizerOptions(chat_template=template))
+    with serving(script.path) as client:
+        thought = chat(client, chat_template_kwargs={"open": True}).message
+        assert (thought.reasoning_content, thought.content) == ("Hm, 2.", "Two.")
+        assert chat(client).message.content == "Hm, 2.</think>Two."
+        begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "<think>So. "}]
+        thought = chat(client, begun, continue_final_message=True).message
+        assert (thought.reasoning_content, thought.content) == ("Hm, 2.", "Two.")
