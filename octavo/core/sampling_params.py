@@ -75,7 +75,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
-    shown_token_ids: list[int] | tuple[int, ...] = ()
+    shown_token_ids: list[int] | tuple[int, ...] | None = None
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     structured_outputs: Constraint | StructuredOutputsParams | Mapping[str, Any] | None = None

@@ -160,7 +160,7 @@ class TextStream:
     __slots__ = ("_checker", "_decided", "_detokenizer", "_include_end", "_silent", "_undecoded")
 
     def __init__(self, pieces: TokenPieces, params: SamplingParams) -> None:
-        self._detokenizer = Detokenizer(pieces, params.skip_special_tokens, params.shown_token_ids)
+        self._detokenizer = Detokenizer(pieces, params.skip_special_tokens, params.shown_token_ids or ())
         self._checker = StopChecker(params.stops, params.include_stop_str_in_output) if params.stops else None
         self._include_end = params.include_stop_str_in_output
         self._silent = not params.detokenize

@@ -190,4 +190,4 @@ def _params(state: ServerState, fields: ChatRequest, tools: ToolUse) -> Sampling
     params.check_vocabulary(state.engine.limits.vocab_size)
     dialect = state.dialect
     shown = dialect.reasoning_token_ids + (dialect.tool_token_ids if tools.mode == "auto" else ())
-    return replace(params, shown_token_ids=shown)
+    return replace(params, shown_token_ids=shown or None)

@@ -44,7 +44,7 @@ class ChatAnswer:
         self._id = generation.answer_id
         self._created = int(time.time())
         params = generation.params
-        self._writer = TokenWriter(state.tokenizer, params.skip_special_tokens, params.shown_token_ids)
+        self._writer = TokenWriter(state.tokenizer, params.skip_special_tokens, params.shown_token_ids or ())
         self._reply_format = reply_format
         self._prefix = prefix
 
