@@ -103,8 +103,6 @@ def error_response(error: ApiError) -> Response:
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     if error.is_final:
         headers["X-Should-Retry"] = "false"  # OpenAI's clients repeat what ends with 504 by themselves
-    if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        headers["Connection"] = "close"  # the rest of the body is not read
     content = msgspec.json.encode(error_body(error))
     return Response(content, error.status, headers, media_type="application/json")
 

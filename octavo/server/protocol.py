@@ -1,9 +1,11 @@
-"""uvicorn's HTTP connection with three habits of its own.
+"""uvicorn's HTTP connection with four habits of its own.
 
 1. Headers are bounded (431), which the parser beneath does not do.
 2. What is not HTTP is answered with an OpenAI error body as well.
 3. A client that closes its sending side only, and still reads, keeps its request. From here that looks the same as a
    client that is gone, so bytes without meaning are sent now and then: whoever is gone answers with a reset.
+4. What is left of a body when its request has been answered (413, 401) is read and dropped, up to a bound. To close at
+   once would reset the connection, and the answer could be lost: many clients send all of a body before they read.
 """
 
 import asyncio
@@ -15,6 +17,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from octavo.server.errors import ApiError, error_body
 
 PROBE_SECONDS = 0.25
+DRAIN_BYTES = 64 * 2**20
+DRAIN_SECONDS = 30.0
 _INTERIM_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Allowed, and ignored by clients, any number of times before the final response (RFC 9110, 15.2)."""
 _EVENT_COMMENT_CHUNK = b"3\r\n:\n\n\r\n"
@@ -31,10 +35,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._in_headers = True
         self._probe: asyncio.TimerHandle | None = None
+        self._drain: asyncio.TimerHandle | None = None
+        """Running while the rest of a body is dropped."""
+        self._num_drained = 0
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self._drain is not None:
+            self._num_drained += len(data)
+            if self._num_drained > DRAIN_BYTES:
+                self.transport.close()
+                return
         if self._in_headers:
             self._header_bytes += len(data)
             # A first packet may hold much body; what counts is being in the headers still after this many bytes.
@@ -50,7 +62,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_headers = True
         self._header_bytes = 0
+        self._end_drain()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self._in_headers and not self.transport.is_closing():
+            self._num_drained = 0
+            self._drain = self.loop.call_later(DRAIN_SECONDS, self.transport.close)
+
+    def _end_drain(self) -> None:
+        if self._drain is not None:
+            self._drain.cancel()
+            self._drain = None
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(ApiError(400, msg, code="invalid_http"), b"Bad Request")
@@ -86,4 +110,5 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._probe is not None:
             self._probe.cancel()
+        self._end_drain()
         super().connection_lost(exc)

@@ -171,7 +171,7 @@ def test_body_too_large(server: ServerProcess) -> None:
     with server.client() as client:
         check_error(client.post("/v1/completions", content=b"x" * 200 * 2**20), 413)
         check_error(client.post("/v1/completions", content=pieces()), 413)
-        assert time.monotonic() - start < 5.0
+        assert time.monotonic() - start < 30.0
         assert client.get("/health").status_code == 200
     assert psutil.Process(server.process.pid).memory_info().rss - before < 200 * 2**20
 
