@@ -16,8 +16,8 @@ from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.errors import ApiError
 from octavo.server.generation import Generation, collect
+from octavo.server.promises import Share
 from octavo.server.prompts import Prompt, check_length, check_messages, encode_messages, encode_prompts, split_prompts
-from octavo.server.queue import Share
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
 from octavo.server.timing import Timing

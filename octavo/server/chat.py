@@ -19,6 +19,7 @@ from octavo.server.chat_answer import RESPONSE_ROLE, ChatAnswer
 from octavo.server.context import check_model, server_state
 from octavo.server.generation import Generation
 from octavo.server.keeping import cache_marks, marked_pins, prompt_pins, retention_of
+from octavo.server.promises import Share
 from octavo.server.prompts import (
     Prompt,
     check_length,
@@ -29,7 +30,6 @@ from octavo.server.prompts import (
     message_text,
     template_options,
 )
-from octavo.server.queue import Share
 from octavo.server.reply import ReplyFormat, ToolFormat
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState

@@ -20,8 +20,8 @@ from octavo.server.context import check_model, server_state
 from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
+from octavo.server.promises import Share
 from octavo.server.prompts import Prompt, encode_prompts, fewest_tokens, in_text_thread, split_prompts
-from octavo.server.queue import Share
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
 from octavo.server.timing import timing_of

@@ -16,6 +16,7 @@ from octavo.core.tenants import DEFAULT_TENANT
 from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.server.errors import engine_fault, timed_out, unavailable
+from octavo.server.promises import Share
 from octavo.server.prompts import Prompt
 from octavo.server.queue import Place
 from octavo.server.state import Phase, ServerState
@@ -119,7 +120,8 @@ async def _run_one(
     async with aclosing(state.engine.generate(request, on_start)) as deltas:
         async for delta in deltas:
             if delta.timeout is not None:
-                raise timed_out(delta.timeout, delta.error, state.queue.retry_after)
+                share = Share(generation.params.n, len(request.prompt_token_ids))
+                raise timed_out(delta.timeout, delta.error, state.queue.retry_after(share))
             if delta.finish_reason == "error":
                 raise engine_fault(delta.error)
             if delta.finish_reason == "abort" and state.phase is not Phase.READY:

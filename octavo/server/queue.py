@@ -13,16 +13,10 @@ from typing import NamedTuple, Self
 from octavo.core.errors import InvalidRequestError
 from octavo.server.drain_rate import DrainRate
 from octavo.server.errors import ApiError
+from octavo.server.promises import Promises, Share
 
 LONGEST_RETRY_SECONDS = 60
 """Clients that obey Retry-After give up, or use their own times, where it is longer."""
-
-
-class Share(NamedTuple):
-    """What waits: requests (each choice is one, as in the gauges) and the tokens of their prompts."""
-
-    num_requests: int
-    num_tokens: int
 
 
 class Terms(NamedTuple):
@@ -47,6 +41,7 @@ class Queue:
         self._bounds = bounds
         self._count_refused = count_refused
         self._rate = DrainRate(clock)
+        self._promises = Promises(LONGEST_RETRY_SECONDS, clock)
         self.num_requests = 0
         self.num_tokens = 0
 
@@ -76,14 +71,16 @@ class Queue:
                 raise _never_fits(f"{share.num_requests} choices", bounds.max_requests, "reqs", "n")
             if excess > 0:
                 state = f"{self.num_requests} requests are queued; the limit is {bounds.max_requests}."
-                raise self._full(state, rate.seconds_for_requests(excess))
+                seconds = rate.seconds_for_requests(excess + self._promises.ahead().num_requests % bounds.max_requests)
+                raise self._full(state, share, seconds)
         if bounds.max_tokens is not None:
             excess = self.num_tokens + share.num_tokens - bounds.max_tokens
             if share.num_tokens > bounds.max_tokens:
                 raise _never_fits(f"{share.num_tokens} prompt tokens", bounds.max_tokens, "tokens", param)
             if excess > 0:
                 state = f"{self.num_tokens} prompt tokens are queued; the limit is {bounds.max_tokens}."
-                raise self._full(state, rate.seconds_for_tokens(excess))
+                seconds = rate.seconds_for_tokens(excess + self._promises.ahead().num_tokens % bounds.max_tokens)
+                raise self._full(state, share, seconds)
 
     def _check_wait(self, share: Share, patience: float | None) -> None:
         if patience is None or not self.num_requests:
@@ -96,17 +93,29 @@ class Queue:
                 f"{self.num_tokens} prompt tokens are queued before this request; by what is computed a second its "
                 f"first token would come after {wait:.1f} s, but it may take {patience:g} s.",
                 code="queue_slow",
-                retry_after=whole_seconds(wait - patience),
+                retry_after=self._promise(share, wait - patience + self._seconds_of_turns()),
             )
 
-    @property
-    def retry_after(self) -> int:
-        """Seconds until what waits now has left."""
-        return whole_seconds(self._rate.seconds_for_tokens(self.num_tokens))
+    def retry_after(self, share: Share) -> int:
+        """Seconds until what waits now has left: for one that has waited too long."""
+        seconds = self._rate.seconds_for_tokens(self.num_tokens)
+        return self._promise(share, None if seconds is None else seconds + self._seconds_of_turns())
 
-    def _full(self, message: str, seconds: float | None) -> ApiError:
+    def _full(self, message: str, share: Share, seconds: float | None) -> ApiError:
         self._count_refused("queue_full")
-        return ApiError(429, message, code="queue_full", retry_after=whole_seconds(seconds))
+        return ApiError(429, message, code="queue_full", retry_after=self._promise(share, seconds))
+
+    def _seconds_of_turns(self) -> float:
+        """How much later than by what waits one is to come, since others were told to come back before it: one after
+        the other in the time in which the queue empties once, then from the beginning."""
+        num_tokens = self._promises.ahead().num_tokens % max(1, self.num_tokens)
+        return self._rate.seconds_for_tokens(num_tokens) or 0.0
+
+    def _promise(self, share: Share, seconds: float | None) -> int:
+        """What it is told, which counts for those who are refused after it."""
+        told = whole_seconds(seconds)
+        self._promises.note(share, told)
+        return told
 
     def join(self, share: Share) -> None:
         """``share`` waits from now on."""

@@ -10,7 +10,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from octavo.core.errors import InvalidRequestError
 from octavo.server.errors import ApiError
-from octavo.server.queue import Place, Queue, QueueBounds, Share
+from octavo.server.promises import Promises, Share
+from octavo.server.queue import Place, Queue, QueueBounds
 
 
 class Clock:
@@ -91,6 +92,7 @@ def test_retry_after_is_what_the_queue_needs_to_have_room() -> None:
     drain(queue, clock, 2.0, [100] * 10)  # 50 tokens a second
     queue.enter(Share(1, 900))
     assert refusal(queue, 1, 300).retry_after == 4  # 200 too many
+    clock.now += 4.0  # it had been told so
     assert refusal(queue, 1, 105).retry_after == 1  # at least
     clock.now += 600.0
     assert refusal(queue, 1, 300).retry_after == 60  # nothing has left for long: at most
@@ -101,8 +103,67 @@ def test_retry_after_by_requests() -> None:
     drain(queue, clock, 5.0, [7] * 10)
     places = [queue.enter(Share(1, 1000)) for _ in range(10)]
     assert refusal(queue, 3, 5).retry_after == 14  # 3 too many, and what was just started counts most
+    clock.now += 14.0
     places[0].end(0)  # aborted: has not been served
-    assert refusal(queue, 3, 5).retry_after == 10
+    assert refusal(queue, 3, 5).retry_after == 16  # 2 too many, and for a while nothing has left
+
+
+def test_those_who_are_refused_at_once_are_told_one_after_the_other() -> None:
+    """As many a second as leave, over the time in which the queue empties once, then from the beginning."""
+    queue, clock, _ = make(max_requests=10)
+    for _ in range(20):
+        drain(queue, clock, 0.5, [7] * 10)  # two a second
+    for _ in range(10):
+        queue.enter(Share(1, 7))
+    told = [refusal(queue, 1, 7).retry_after for _ in range(40)]
+    assert told == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5] * 4
+    clock.now += 3.0  # half of them have had their time, so who comes now follows those that have not
+    assert queue._promises.ahead() == Share(16, 112)
+    assert refusal(queue, 1, 7).retry_after == 4
+
+
+def test_the_same_by_tokens_and_for_those_who_could_not_wait() -> None:
+    queue, clock, _ = make(max_tokens=1000)
+    for _ in range(5):
+        drain(queue, clock, 2.0, [100] * 10)  # 50 tokens a second
+    queue.enter(Share(1, 900))
+    assert [refusal(queue, 1, 300).retry_after for _ in range(4)] == [4, 10, 16, 22]
+    queue, clock, _ = make()
+    drain(queue, clock, 2.0, [100] * 50)
+    queue.enter(Share(1, 1000))
+    told = [queue.retry_after(Share(1, 300)) for _ in range(4)]
+    assert told == pytest.approx([20, 26, 32, 38], abs=1)
+    told = [queue.retry_after(Share(1, 300)) for _ in range(4)]
+    assert told == pytest.approx([24, 30, 36, 22], abs=1)  # from the beginning
+    with pytest.raises(ApiError) as caught:
+        queue.enter(Share(1, 100), patience=6.0)
+    assert caught.value.retry_after in (23, 24)  # 16 to wait as things are, and 8 behind the others
+
+
+def test_nobody_is_told_longer_than_at_most_whoever_hammers() -> None:
+    queue, clock, _ = make(max_requests=4)
+    for _ in range(10):
+        drain(queue, clock, 1.0, [5] * 4)
+    for _ in range(4):
+        queue.enter(Share(1, 5))
+    told = [refusal(queue, 1, 5).retry_after for _ in range(10_000)]
+    assert set(told) == {1, 2, 3, 4}
+    clock.now += 61.0
+    assert queue._promises.ahead() == Share(0, 0)
+
+
+def test_promises_end_with_their_time() -> None:
+    clock = Clock()
+    promises = Promises(60, clock)
+    promises.note(Share(1, 10), 3)
+    promises.note(Share(2, 5), 60)
+    assert promises.ahead() == Share(3, 15)
+    clock.now += 2.5
+    assert promises.ahead() == Share(3, 15)
+    clock.now += 0.5
+    assert promises.ahead() == Share(2, 5)
+    clock.now += 1e9
+    assert promises.ahead() == Share(0, 0)
 
 
 def test_idle_time_does_not_slow_the_rate() -> None:
@@ -135,7 +196,7 @@ def test_nothing_is_predicted_from_too_little() -> None:
     queue.enter(Share(1, 10), patience=0.001).leave()
     drain(queue, clock, 0.001, [10] * 100)
     queue.enter(Share(1, 10), patience=0.001)
-    assert queue.retry_after == 60  # a million tokens
+    assert queue.retry_after(Share(1, 10)) == 60  # a million tokens
 
 
 def test_what_is_long_ago_predicts_nothing() -> None:
