@@ -5,8 +5,7 @@ Defaults live in one place, ``EngineArgs`` and ``SamplingParams``: a flag that n
 """
 
 import functools
-import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler_types import POLICY_NAMES, PREEMPTION_MODES
 from octavo.core.speculation import SPECULATION_METHODS
+from octavo.plain_yaml import parse_yaml
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -39,25 +39,9 @@ def all_of(*decorators: Decorator) -> Decorator:
 # --- the YAML file ---------------------------------------------------------------------------------------------------
 
 
-class _TextLoader(yaml.BaseLoader):
-    """Values as they stand in the file, but for null: YAML's own reading makes 83 of a key 0123, true of a folder
-    ``on``, and 90 of 1:30. Of a name that is there twice it would take the last without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [name.value for name, _ in node.value]
-        twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_TextLoader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_TextLoader.add_constructor("tag:yaml.org,2002:null", lambda _loader, _node: None)
-
-
 def _read_yaml(path: Path) -> Mapping[str, Any]:
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _TextLoader)  # noqa: S506 makes texts, lists and maps only
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read the config file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,9 +1,12 @@
 """``octavo serve``: the flags of the server; octavo/cli/serve.py runs it."""
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli.hidden_arguments import hide_arguments
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
 from octavo.cli.units import TokenCount
@@ -22,11 +25,33 @@ def _named_keys(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
     return tuple((text.partition("=")[0], text.partition("=")[2]) for text in given)
 
 
+def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Each an origin, or a JSON list of some, as vLLM takes them."""
+    origins: list[str] = []
+    for text in given:
+        try:
+            read = json.loads(text) if text.startswith("[") else text
+        except ValueError:
+            raise click.BadParameter(f"{text!r:.80} is no JSON list") from None
+        origins += read if isinstance(read, list) else [read]
+    return tuple(map(str, origins))
+
+
 @click.command("serve")
 @model_argument
-@setting("--host", help="Address to listen on.  [default: 127.0.0.1; with --api-key or --tenant-key 0.0.0.0]")
+@setting("--host", help="Address to listen on.  [default: 127.0.0.1; with a key for clients 0.0.0.0]")
 @setting("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@setting("--api-key", help="Key that clients must send; all routes but /health then need it.")
+@setting(
+    "--api-key",
+    "api_keys",
+    multiple=True,
+    help="Key that clients must send; may be given several times. All routes but /health then need one.",
+)
+@setting(
+    "--api-key-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="YAML file of tenants, their keys and limits (docs/operations.md); read again at SIGHUP.",
+)
 @setting("--admin-key", help="Key for the routes under /admin and /debug; without one they are off.")
 @setting("--pin-key", "pin_keys", multiple=True, help="API key whose requests may pin; may be given several times.")
 @setting(
@@ -38,6 +63,15 @@ def _named_keys(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
     help="API key of a tenant; may be given several times. As with --api-key, all routes but /health then need a key.",
 )
 @setting("--tenant-header", help="Header that names a request's tenant, and is believed: X-Tenant-Id, say.")
+@setting(
+    "--allowed-origins",
+    multiple=True,
+    callback=_origins,
+    metavar="ORIGIN",
+    help="Pages of this origin, or of * any, may ask from a browser; may be given several times.  [default: none]",
+)
+@setting("--ssl-certfile", type=click.Path(path_type=Path, dir_okay=False), help="Certificate (PEM); serves HTTPS.")
+@setting("--ssl-keyfile", type=click.Path(path_type=Path, dir_okay=False), help="Its key, if not in the same file.")
 @setting("--allow-pins", is_flag=True, help="Let all requests pin prefixes in the cache.")
 @setting("--open-metrics", is_flag=True, help="Serve /metrics without the key.")
 @setting("--served-model-name", help="Name of the model in the API.  [default: MODEL as given]")
@@ -104,6 +138,7 @@ def serve(
     settings = ServerSettings(
         served_model_name=served_model_name or engine_args.model, log_stats=not disable_log_stats, **server
     )
+    hide_arguments(settings.secrets)
     # While the engine's process imports torch, this one imports what speaks HTTP: each takes about a second.
     with SpawnedProcess(["octavo.build"]) as spawned:
         from octavo.cli.serve import run_server

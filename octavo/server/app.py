@@ -1,11 +1,14 @@
-"""The ASGI application: endpoints, error bodies, the key."""
+"""The ASGI application: endpoints, error bodies, the key, who may ask from a browser."""
+
+from collections.abc import Sequence
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from octavo.server import admin, chat, completions, debug, system, tokenize
-from octavo.server.auth import Gate, Keyring
 from octavo.server.errors import install_error_handlers
+from octavo.server.gate import Gate
 from octavo.server.state import ServerState
 
 ALWAYS_OPEN = frozenset({"/health"})
@@ -19,4 +22,17 @@ def create_app(state: ServerState) -> ASGIApp:
     for family in (system, completions, chat, tokenize, admin, debug):
         app.include_router(family.router)
     open_paths = ALWAYS_OPEN | {"/metrics"} if state.settings.open_metrics else ALWAYS_OPEN
-    return Gate(app, Keyring(state.settings), open_paths, state.settings.tenant_header)
+    gate = Gate(app, state, open_paths)
+    origins = state.settings.allowed_origins
+    return _for_browsers(gate, origins) if origins else gate
+
+
+def _for_browsers(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Pages of ``origins`` may ask. A browser asks beforehand whether it may, without a key, so this is outermost."""
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=("X-Request-Id", "Retry-After"),
+    )

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import Request
 
 from octavo.core.errors import InvalidRequestError
+from octavo.server.auth import allowance_of
 from octavo.server.errors import ApiError, ClientGoneError
 from octavo.server.limits import ServerLimits
 from octavo.server.plain_numbers import plain_whole_number
@@ -30,10 +31,16 @@ async def read_request_body(request: Request, kind: type[T], limits: ServerLimit
         ApiError: 413 before any parsing where the body is longer than ``limits.body_bytes``.
         InvalidRequestError: not JSON, too deep, or a field of the wrong type (``param`` names it).
     """
-    body = await _read(request, limits.body_bytes)
+    body = await _read(request, _largest(request, limits))
     if len(body) <= INLINE_BYTES:
         return decode(body, kind, limits)
     return await asyncio.to_thread(decode, body, kind, limits)
+
+
+def _largest(request: Request, limits: ServerLimits) -> int:
+    allowance = allowance_of(request)
+    own = None if allowance is None else allowance.limits.max_body_bytes
+    return limits.body_bytes if own is None else min(own, limits.body_bytes)
 
 
 async def _read(request: Request, limit: int) -> bytes:

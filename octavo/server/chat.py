@@ -12,7 +12,7 @@ from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.server.answers import event_stream, unless_gone
-from octavo.server.auth import Role, role_of, tenant_of, trace_id_of
+from octavo.server.auth import Role, allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.chat_answer import RESPONSE_ROLE, ChatAnswer
@@ -97,6 +97,8 @@ async def create_chat_completion(request: Request) -> Response:
             pins=[await _pins(state, fields, role, messages, options, prompt)],
             retention=retention_of(fields, role),
             tenant=tenant_of(request),
+            allowance=allowance_of(request),
+            param="messages",
         )
         reply_format = await _reply_format(state, fields, tools, messages, prompt)
         answer = ChatAnswer(state, fields, generation, reply_format, _echoed_text(fields, messages))

@@ -13,7 +13,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
 from octavo.server.answers import Event, event_stream, json_response, unless_gone
-from octavo.server.auth import role_of, tenant_of, trace_id_of
+from octavo.server.auth import allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -77,6 +77,7 @@ async def create_completion(request: Request) -> Response:
             pins=[(wish,) for wish in prompt_pins(fields, role, state.settings.limits, prompts)],
             retention=retention,
             tenant=tenant_of(request),
+            allowance=allowance_of(request),
         )
         answer = CompletionAnswer(state, fields, generation)
         if fields.stream:

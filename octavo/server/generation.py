@@ -15,10 +15,11 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.tenants import DEFAULT_TENANT
 from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
-from octavo.server.errors import engine_fault, timed_out, unavailable
+from octavo.server.errors import ApiError, engine_fault, timed_out, unavailable
 from octavo.server.promises import Share
 from octavo.server.prompts import Prompt
 from octavo.server.queue import Place
+from octavo.server.rates import Allowance
 from octavo.server.state import Phase, ServerState
 from octavo.server.timing import Timing
 
@@ -31,7 +32,8 @@ class Generation:
 
     ``answer_id``: the id in the answer's body, used once; ``trace_id``: the X-Request-Id.
     ``beam_search``: as wide as ``params.n``. ``place``: in the queue, left at the end.
-    ``pins``: those of each prompt, or none at all."""
+    ``pins``: those of each prompt, or none at all. ``allowance``: of the tenant that pays; ``param``: the field that
+    the prompts come from."""
 
     answer_id: str
     trace_id: str
@@ -47,12 +49,16 @@ class Generation:
     pins: Sequence[tuple[PinWish, ...]] = ()
     retention: Retention | None = None
     tenant: str = DEFAULT_TENANT
+    allowance: Allowance | None = None
+    param: str = "prompt"
     num_completion_tokens: int = 0
     cached_tokens: dict[int, int] = field(default_factory=dict)
     pin_reports: dict[int, PinReport] = field(default_factory=dict)
 
     def count(self, prompt_index: int, delta: OutputDelta) -> None:
         self.num_completion_tokens += len(delta.token_ids)
+        if self.allowance is not None:
+            self.allowance.take_generated(len(delta.token_ids))
         if delta.index == 0:  # the prompt's own number: further choices find what the first one computed
             cached = max(self.cached_tokens.get(prompt_index, 0), delta.num_cached_tokens)
             self.cached_tokens[prompt_index] = cached
@@ -84,12 +90,28 @@ async def run(state: ServerState, generation: Generation) -> AsyncGenerator[tupl
     """
     try:
         state.require_ready()
+        _take_prompts(state, generation)
         streams = [_run_one(state, generation, index) for index in range(len(generation.prompts))]
         async with aclosing(streams[0] if len(streams) == 1 else _merge(streams)) as items:
             async for item in items:
                 yield item
     finally:
         generation.place.leave()
+
+
+def _take_prompts(state: ServerState, generation: Generation) -> None:
+    """The tenant's allowance pays for the prompts.
+
+    Raises:
+        ApiError, InvalidRequestError: see Allowance.take_prompt.
+    """
+    if generation.allowance is None:
+        return
+    try:
+        generation.allowance.take_prompt(sum(len(prompt.token_ids) for prompt in generation.prompts), generation.param)
+    except ApiError:
+        state.metrics.count_refused("rate_limit")
+        raise
 
 
 async def _run_one(

@@ -92,7 +92,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. True keeps the connection for the answer that is under way."""
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body:
+        has_tls = self.transport.get_extra_info("ssl_object") is not None  # which cannot be closed on one side
+        if has_tls or cycle is None or cycle.response_complete or cycle.more_body:
             return False
         cycle.keep_alive = False  # closes after the answer
         self._probe = self.loop.call_later(PROBE_SECONDS, self._probe_client)

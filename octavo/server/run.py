@@ -5,16 +5,12 @@ import contextlib
 import gc
 import ipaddress
 import logging
-import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
-
-import uvicorn
-from starlette.types import ASGIApp
 
 from octavo.core.errors import ConfigurationError, EngineDeadError
 from octavo.engine.client import AsyncEngineClient
@@ -24,7 +20,7 @@ from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
 from octavo.server.errors import unavailable
-from octavo.server.protocol import BoundedHttpProtocol
+from octavo.server.http import HttpServer, http_config, listen, loop_factory
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
 
@@ -54,33 +50,9 @@ def run_server(
         EngineDeadError: the engine process ended by itself.
         SystemExit: a second signal came before the first was obeyed.
     """
-    listener = _listen(settings)
-    with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    listener = listen(settings)
+    with listener, asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(ServerRun(settings, listener, spawned).run(find_model))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    return uvicorn.Config(app="", log_config=None).get_loop_factory()
-
-
-def _listen(settings: ServerSettings) -> socket.socket:
-    host, port = settings.listen_host, settings.port
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise ConfigurationError(
-            f"Cannot listen on {host} port {port}: {reason}. Choose another with --host or --port."
-        ) from None
-
-
-class _Uvicorn(uvicorn.Server):
-    """Signals are handled by ServerRun: the engine drains first, HTTP stops after it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class ServerRun:
@@ -103,7 +75,7 @@ class ServerRun:
         logger.info("Octavo is listening at %s; requests are answered 503 until the model is loaded.", self._address)
         if not (self._settings.needs_key or ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback):
             logger.warning("No API key is set: whoever can reach %s may use this server.", self._address)
-        self._http = _Uvicorn(_http_config(create_app(self._state), self._settings))
+        self._http = HttpServer(http_config(create_app(self._state), self._settings))
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         living = asyncio.create_task(self._live(find_model))
         self._install_signal_handlers()
@@ -145,14 +117,18 @@ class ServerRun:
     def _address(self) -> str:
         """Where the server listens, as it is."""
         host, port = self._listener.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
+
+    @property
+    def _scheme(self) -> str:
+        return "http" if self._settings.ssl_certfile is None else "https"
 
     @property
     def _url(self) -> str:
         """An address that reaches the server from this machine."""
         host, port = self._listener.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-        return f"http://{shown}:{port}"
+        return f"{self._scheme}://{shown}:{port}"
 
     def _announce(self, can_chat: bool) -> None:
         key = " -H 'Authorization: Bearer KEY'" if self._settings.needs_key else ""
@@ -169,6 +145,20 @@ class ServerRun:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+            if self._settings.api_key_file is not None or self._settings.ssl_certfile is not None:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        """Keys and certificate are read again; what cannot be used stays as it was."""
+        try:
+            num_tenants = self._state.keyring.reload()
+            logger.info("The keys were read again; the file names %d tenants.", num_tenants)
+        except ConfigurationError as error:
+            logger.error("The keys stay as they were: %s", error)  # noqa: TRY400  (a sentence, no fault of the code)
+        try:
+            self._http.reload_certificate()
+        except OSError as error:
+            logger.error("The certificate stays as it was: %s", error.strerror or error)  # noqa: TRY400
 
     def _on_signal(self, number: int) -> None:
         """First: drain (spec D22). Second: end at once."""
@@ -195,23 +185,6 @@ class ServerRun:
             logger.warning("Requests cut off: %d.", engine.num_open)
         engine.fail_open(unavailable("The server has shut down before this request was finished."))
         self._http.should_exit = True
-
-
-def _http_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # its start and stop are told in Octavo's words
-    limit = settings.limits.header_bytes
-    protocol = type("HttpProtocol", (BoundedHttpProtocol,), {"max_header_bytes": limit})
-    return uvicorn.Config(
-        app,
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,  # the process's own logging
-        access_log=settings.enable_log_requests,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=5,  # what is left by then has been told to end
-    )
 
 
 def _load_tokenizer(load: Callable[[], Tokenizer]) -> tuple[Tokenizer, int]:

@@ -2,13 +2,16 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.engine.intake import check_tenant
 from octavo.server.dialect import check_parsers
+from octavo.server.key_file import check_owners, digest_of
 from octavo.server.limits import ServerLimits
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
+_ORIGIN = re.compile(r"\*|https?://[^/\s]+\Z")
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104
 
@@ -25,13 +28,15 @@ class ServerSettings:
     ``max_queue_seconds``, ``max_request_seconds``: how long a request may wait for its start, and take in all. Each of
     ``tenant_keys`` is a tenant's name and its API key; the header ``tenant_header`` of a request names its tenant too,
     and is believed. ``tool_call_parser``, ``reasoning_parser``: see dialect.py; ``enable_auto_tool_choice``: whether
-    the model may decide to call. ``enable_log_requests`` logs ids and counts, never text.
+    the model may decide to call. ``enable_log_requests`` logs ids and counts, never text. ``api_key_file``: see
+    octavo/server/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
+    HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file.
     """
 
     served_model_name: str
     host: str | None = None
     port: int = 8000
-    api_key: str | None = field(default=None, repr=False)
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     open_metrics: bool = False
     shutdown_timeout: float = 30.0
     max_num_queued_reqs: int | None = None
@@ -49,6 +54,10 @@ class ServerSettings:
     enable_auto_tool_choice: bool = True
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    api_key_file: Path | None = None
+    allowed_origins: tuple[str, ...] = ()
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
 
     def __post_init__(self) -> None:
         """
@@ -57,7 +66,7 @@ class ServerSettings:
         """
         if self.host == "":
             raise ConfigurationError(f"the host is empty; give an address such as {LOOPBACK}, or {EVERYWHERE} for all")
-        if self.api_key == "":
+        if "" in self.api_keys:
             raise ConfigurationError("the API key is empty; give one, or leave it out to serve without a key")
         if self.admin_key == "" or "" in self.pin_keys:
             what = "admin key" if self.admin_key == "" else "key of --pin-key"
@@ -68,16 +77,20 @@ class ServerSettings:
                 raise ConfigurationError(f"{name} must be more than 0 seconds, got {seconds:g}")
         self._check_tenants()
         check_parsers(self.tool_call_parser, self.reasoning_parser)
+        self._check_web()
         if not self.shutdown_timeout >= 0:  # NaN compares false
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 
+    def _check_web(self) -> None:
+        for origin in self.allowed_origins:
+            if not _ORIGIN.match(origin):
+                raise ConfigurationError(f"{origin!r:.80} is no origin, such as https://chat.example.org, or * for all")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigurationError("ssl_keyfile needs the certificate that it is of: give ssl_certfile too")
+
     def _check_tenants(self) -> None:
-        owners = {key: name for name, key in reversed(self.tenant_keys)}
+        check_owners((name, digest_of(key.encode())) for name, key in self.tenant_keys)
         for name, key in self.tenant_keys:
-            if owners[key] != name:
-                raise ConfigurationError(
-                    f"tenants {owners[key]!r:.80} and {name!r:.80} have the same key; give each its own"
-                )
             if not key:
                 raise ConfigurationError(f"the key of tenant {name!r:.80} is empty; give it as NAME=KEY")
             try:
@@ -91,7 +104,14 @@ class ServerSettings:
     @property
     def needs_key(self) -> bool:
         """Must clients send one?"""
-        return bool(self.api_key or self.tenant_keys)
+        return bool(self.api_keys or self.tenant_keys or self.api_key_file)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """All keys that it holds."""
+        tenants = (key for _, key in self.tenant_keys)
+        admin = () if self.admin_key is None else (self.admin_key,)
+        return (*self.api_keys, *admin, *self.pin_keys, *tenants)
 
     @property
     def listen_host(self) -> str:

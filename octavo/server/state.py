@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from octavo.engine.client import AsyncEngineClient
 from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
+from octavo.server.auth import Keyring
 from octavo.server.dialect import Dialect, find_dialect
 from octavo.server.errors import unavailable
 from octavo.server.queue import Queue, QueueBounds
@@ -40,6 +41,7 @@ class ServerState:
     text_threads: ThreadPoolExecutor = field(default_factory=_text_threads)
     longest_token_bytes: int = 0
     queue: Queue = field(init=False)
+    keyring: Keyring = field(init=False)
     request_log: RequestLog = field(default_factory=RequestLog)
     dialect: Dialect = field(default_factory=Dialect)
     _tokenizer: Tokenizer | None = None
@@ -47,6 +49,7 @@ class ServerState:
     def __post_init__(self) -> None:
         bounds = QueueBounds(self.settings.max_num_queued_reqs, self.settings.max_num_queued_tokens)
         self.queue = Queue(bounds, self.metrics.count_refused, time.monotonic)
+        self.keyring = Keyring(self.settings)
         self.metrics.watch_queue(lambda: (self.queue.num_requests, self.queue.num_tokens))
 
     @property

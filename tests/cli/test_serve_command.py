@@ -38,7 +38,8 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
         "--max-num-queued-reqs 2 --max-num-queued-tokens 3 --disable-log-stats --enable-log-requests --block-size 32 "
         "--limit-n 128 --admin-key a --pin-key p --pin-key q --allow-pins --tenant-key t=u=v "
         "--tenant-header X-Tenant-Id --max-queue-seconds 6 --max-request-seconds 7 "
-        "--no-enable-auto-tool-choice --tool-call-parser json --reasoning-parser none"
+        "--no-enable-auto-tool-choice --tool-call-parser json --reasoning-parser none --api-key-file keys.yaml "
+        "--allowed-origins https://a --ssl-certfile c.pem --ssl-keyfile k.pem"
     )
     result = CliRunner().invoke(command, flags.split())
     assert result.exit_code == 0, result.output
@@ -47,8 +48,11 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     limits = ServerLimits(SamplingLimits(n=128))
     keys: Any = {"admin_key": "a", "pin_keys": ("p", "q"), "allow_pins": True}
     keys |= {"enable_auto_tool_choice": False, "tool_call_parser": "json", "reasoning_parser": "none"}
-    keys |= {"tenant_keys": (("t", "u=v"),), "tenant_header": "X-Tenant-Id"}
-    assert settings == ServerSettings("name", "0.0.0.0", 9, "k", True, 5.0, 2, 3, 6.0, 7.0, False, True, limits, **keys)
+    keys |= {"tenant_keys": (("t", "u=v"),), "tenant_header": "X-Tenant-Id", "api_key_file": Path("keys.yaml")}
+    keys |= {"allowed_origins": ("https://a",), "ssl_certfile": Path("c.pem"), "ssl_keyfile": Path("k.pem")}
+    assert settings == ServerSettings(
+        "name", "0.0.0.0", 9, ("k",), True, 5.0, 2, 3, 6.0, 7.0, False, True, limits, **keys
+    )
     changed = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) != f.default}
     assert {f.name for f in dataclasses.fields(settings)} - changed == set()
 
@@ -56,7 +60,7 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
 def test_the_port_and_the_key_may_come_from_variables(served: list[tuple[EngineArgs, ServerSettings]]) -> None:
     result = CliRunner().invoke(command, ["serve"], env={"OCTAVO_PORT": "9", "OCTAVO_API_KEY": "k"})
     assert result.exit_code == 0, result.output
-    assert (served[0][1].port, served[0][1].api_key) == (9, "k")
+    assert (served[0][1].port, served[0][1].api_keys) == (9, ("k",))
 
 
 def test_every_limit_has_a_flag_a_variable_and_a_place_in_the_file(
@@ -100,3 +104,11 @@ def test_a_tenants_key_that_has_no_name_is_not_shown(given: str) -> None:
     assert result.exit_code == 2
     assert "number 1 is not NAME=KEY" in result.output
     assert "secret" not in result.output
+
+
+def test_origins_may_come_as_a_json_list(served: list[tuple[EngineArgs, ServerSettings]]) -> None:
+    words = ["serve", "--allowed-origins", '["https://a", "https://b"]', "--allowed-origins", "http://c:9"]
+    result = CliRunner().invoke(command, words)
+    assert result.exit_code == 0, result.output
+    assert served[0][1].allowed_origins == ("https://a", "https://b", "http://c:9")
+    assert CliRunner().invoke(command, ["serve", "--allowed-origins", "[https://a]"]).exit_code == 2

@@ -28,7 +28,7 @@ async def app_client(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_without_the_key() -> None:
-    async with app_client(api_key="sesame") as client:
+    async with app_client(api_keys=("sesame",)) as client:
         assert (await client.get("/health")).status_code == 503
         for path in ("/v1/models", "/metrics", "/load", "/version", "/ping", "/nope", "/health/"):
             answer = await client.get(path)
@@ -42,12 +42,12 @@ async def test_without_the_key() -> None:
     "wrong", ["", "Bearer", "Bearer sesam", "Bearer sesamee", "sesame", "Basic sesame", "Bearer é"]
 )
 async def test_with_a_wrong_key(wrong: str) -> None:
-    async with app_client(api_key="sesame") as client:
+    async with app_client(api_keys=("sesame",)) as client:
         assert (await client.get("/version", headers={b"Authorization": wrong.encode()})).status_code == 401
 
 
 async def test_with_the_key() -> None:
-    async with app_client(api_key="sésame") as client:
+    async with app_client(api_keys=("sésame",)) as client:
         answer = await client.get("/version", headers={b"Authorization": "Bearer sésame".encode()})
         assert answer.status_code == 200
         answer = await client.post("/v1/completions", headers={b"Authorization": "bearer sésame".encode()})
@@ -55,20 +55,20 @@ async def test_with_the_key() -> None:
 
 
 async def test_metrics_may_be_open() -> None:
-    async with app_client(api_key="sesame", open_metrics=True) as client:
+    async with app_client(api_keys=("sesame",), open_metrics=True) as client:
         assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/version")).status_code == 401
 
 
-@pytest.mark.parametrize(("settings", "host"), [({}, "127.0.0.1"), ({"api_key": "k"}, "0.0.0.0")])
+@pytest.mark.parametrize(("settings", "host"), [({}, "127.0.0.1"), ({"api_keys": ("k",)}, "0.0.0.0")])
 def test_where_it_listens(settings: dict[str, Any], host: str) -> None:
     assert ServerSettings("m", **settings).listen_host == host
     assert ServerSettings("m", host="::1", **settings).listen_host == "::1"
-    assert "api_key" not in repr(ServerSettings("m", **settings))
+    assert "api_keys" not in repr(ServerSettings("m", **settings))
 
 
 async def test_admin_routes_are_off_without_an_admin_key() -> None:
-    for settings in ({}, {"api_key": "sesame"}, {"allow_pins": True}):
+    for settings in ({}, {"api_keys": ("sesame",)}, {"allow_pins": True}):
         async with app_client(**settings) as client:
             answer = await client.get("/admin/pins", headers={"Authorization": "Bearer sesame"})
             assert answer.status_code == 403
@@ -83,13 +83,13 @@ async def test_admin_routes_are_off_without_an_admin_key() -> None:
         ({"allow_pins": True}, None, Role.PINNER),
         ({"admin_key": "boss"}, None, Role.CLIENT),
         ({"admin_key": "boss"}, "boss", Role.ADMIN),
-        ({"api_key": "k"}, None, Role.NOBODY),
-        ({"api_key": "k"}, "boss", Role.NOBODY),
-        ({"api_key": "k"}, "k", Role.CLIENT),
-        ({"api_key": "k", "allow_pins": True}, "k", Role.PINNER),
-        ({"api_key": "k", "pin_keys": ("p", "q")}, "k", Role.CLIENT),
-        ({"api_key": "k", "pin_keys": ("p", "q")}, "q", Role.PINNER),
-        ({"api_key": "k", "pin_keys": ("p",), "admin_key": "k"}, "k", Role.ADMIN),
+        ({"api_keys": ("k",)}, None, Role.NOBODY),
+        ({"api_keys": ("k",)}, "boss", Role.NOBODY),
+        ({"api_keys": ("k",)}, "k", Role.CLIENT),
+        ({"api_keys": ("k",), "allow_pins": True}, "k", Role.PINNER),
+        ({"api_keys": ("k",), "pin_keys": ("p", "q")}, "k", Role.CLIENT),
+        ({"api_keys": ("k",), "pin_keys": ("p", "q")}, "q", Role.PINNER),
+        ({"api_keys": ("k",), "pin_keys": ("p",), "admin_key": "k"}, "k", Role.ADMIN),
     ],
 )
 def test_what_a_key_allows(settings: dict[str, Any], key: str | None, role: Role) -> None:

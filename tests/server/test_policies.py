@@ -62,7 +62,7 @@ def test_a_header_that_names_two_tenants_is_refused(fair_server: ServerProcess) 
 
 def test_the_tenant_of_each_key() -> None:
     settings = ServerSettings(
-        "m", api_key="api", admin_key="admin", pin_keys=("pin", "both"), tenant_keys=(("one", "1"), ("two", "both"))
+        "m", api_keys=("api",), admin_key="admin", pin_keys=("pin", "both"), tenant_keys=(("one", "1"), ("two", "both"))
     )
     keyring = Keyring(settings)
     found = {key: keyring.sender(b"Bearer " + key) for key in (b"api", b"admin", b"pin", b"1", b"both", b"none")}

@@ -1,5 +1,6 @@
 """Settings of the server that would quietly do something else than they say."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +12,15 @@ from tests.support.fake_server import running_server
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("host", ""), ("api_key", ""), ("shutdown_timeout", -1.0), ("shutdown_timeout", float("nan"))]
+    ("name", "value"),
+    [
+        ("host", ""),
+        ("api_keys", ("",)),
+        ("shutdown_timeout", -1.0),
+        ("shutdown_timeout", float("nan")),
+        ("allowed_origins", ("example.org",)),
+        ("ssl_keyfile", Path("key.pem")),
+    ],
 )
 def test_settings_that_cannot_be_meant_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError):

@@ -43,7 +43,7 @@ class ServerProcess:
     @property
     def url(self) -> str:
         """Known as soon as the port is bound."""
-        return self._wait_for(r"listening at (http://[^; ]+)")
+        return self._wait_for(r"listening at (https?://[^; ]+)")
 
     @property
     def port(self) -> int:

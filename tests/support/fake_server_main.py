@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import sys
+from pathlib import Path
 
 from octavo.core.errors import OctavoError
 from tests.support.byte_tokenizer import ByteTokenizer
@@ -21,7 +22,8 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     factory = functools.partial(fake_engine, FakeEngineOptions(**options["engine"]))
-    settings = ServerSettings(served_model_name=MODEL, **options["settings"])
+    given = {name: Path(value) if name.endswith("file") else value for name, value in options["settings"].items()}
+    settings = ServerSettings(served_model_name=MODEL, **given)
     try:
         run_server(settings, lambda: Model(factory, ByteTokenizer))
     except OctavoError as error:

@@ -1,0 +1,110 @@
+"""One ASGI wrapper around the application: the key first, an id for each request, and a line of it in the log."""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from http import HTTPStatus
+from urllib.parse import quote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo.engine.intake import TENANT_NAME
+from octavo.server.auth import Role, Sender
+from octavo.server.errors import ApiError, error_response
+from octavo.server.request_log import Refusal
+from octavo.server.state import ServerState
+
+logger = logging.getLogger(__name__)
+
+_CLEAN_ID = re.compile(rb"[A-Za-z0-9._:/-]{1,128}\Z")
+_KEY_ERROR = "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'."
+_ADMIN_PATHS = ("/admin/", "/debug/")
+
+
+class Gate:
+    """Checks the key before anything is read, and labels the answer with an X-Request-Id.
+
+    A client's id serves tracing alone (spec D15): it is sent back if it is short and plain, replaced otherwise.
+    """
+
+    def __init__(self, app: ASGIApp, state: ServerState, open_paths: frozenset[str]) -> None:
+        header = state.settings.tenant_header
+        self._app = app
+        self._state = state
+        self._tenant_header = header.lower().encode() if header else None
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.monotonic()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = headers.get(b"x-request-id", b"")
+        if not _CLEAN_ID.match(request_id):
+            request_id = uuid.uuid4().hex.encode()
+        status = 0
+
+        async def labelled_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+                status = message["status"]
+            await send(message)
+
+        sender = self._state.keyring.sender(headers.get(b"authorization", b""))
+        named = [value for name, value in scope["headers"] if name == self._tenant_header]
+        refusal = self._refusal(scope["path"], sender.role, named) or self._excess(scope, sender, request_id)
+        tenant = named[0].decode("latin-1") if named else sender.tenant
+        try:
+            if refusal is None:
+                found = sender._replace(tenant=tenant)
+                scope.setdefault("state", {}).update(sender=found, trace_id=request_id.decode())
+                await self._app(scope, receive, labelled_send)
+            else:
+                response = error_response(refusal)
+                if refusal.status == HTTPStatus.UNAUTHORIZED:
+                    response.headers["WWW-Authenticate"] = "Bearer"
+                await response(scope, receive, labelled_send)
+        finally:
+            if self._state.settings.enable_log_requests:
+                _log(scope, status, request_id, time.monotonic() - start)
+
+    def _refusal(self, path: str, role: Role, tenants: Sequence[bytes]) -> ApiError | None:
+        """``tenants``: as the header names them, where that counts. Of two nobody knows which one a gateway has set."""
+        if path in self._open_paths:
+            return None
+        if role is Role.NOBODY:
+            return ApiError(401, _KEY_ERROR, code="invalid_api_key")
+        if len(tenants) > 1:
+            return ApiError(400, "The header that names the tenant comes more than once.", code="invalid_tenant")
+        if tenants and not TENANT_NAME.match(tenants[0].decode("latin-1")):
+            message = "The header that names the tenant holds other than 1 to 64 letters, digits and any of ._:@/-."
+            return ApiError(400, message, code="invalid_tenant")
+        if path.startswith(_ADMIN_PATHS) and role < Role.ADMIN:
+            has_admin = self._state.keyring.has_admin
+            reason = "needs the admin key" if has_admin else "is off: no admin key is set (--admin-key)"
+            return ApiError(403, f"{path[:200]} {reason}.", code="admin_only")
+        return None
+
+    def _excess(self, scope: Scope, sender: Sender, request_id: bytes) -> ApiError | None:
+        """A request is more than its tenant may send a minute. What is asked of the server itself is not counted."""
+        if sender.allowance is None or scope["method"] != "POST":
+            return None
+        try:
+            sender.allowance.take_request()
+        except ApiError as error:
+            self._state.metrics.count_refused("rate_limit")
+            refused = Refusal(time.time(), request_id.decode(), error.status, error.code, error.message)
+            self._state.request_log.note_refusal(refused)
+            return error
+        return None
+
+
+def _log(scope: Scope, status: int, request_id: bytes, seconds: float) -> None:
+    """Without the query and the headers, in which clients send keys, and without line breaks from the path."""
+    host = (scope.get("client") or ("-",))[0]
+    path = quote(scope["path"])[:200]
+    logger.info('%s "%s %s" %s %s %.3f s', host, scope["method"], path, status or "-", request_id.decode(), seconds)
