@@ -117,6 +117,13 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     type=click.Choice([*sorted(REASONING_PARSERS), NO_PARSER]),
     help="How the model marks its thinking, which is then told apart.  [default: as its chat template shows]",
 )
+@setting(
+    "--restart-engine",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many times in ten minutes an engine that has ended is started again; then the server ends.",
+)
 @setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
 @setting("--enable-log-requests", is_flag=True, help="Log each request's id and counts, never its text.")
 @engine_options

@@ -112,7 +112,7 @@ class EngineChild:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS), self._heard:
                 # Silence may also be this process's own, too busy to listen: so it is given a chance to.
-                await self._heard.wait_for(lambda: time.monotonic() - self._last_heard < SILENCE_SECONDS)
+                await self._heard.wait_for(lambda: not self._is_silent)
                 return self.is_alive
         return False
 
@@ -130,10 +130,18 @@ class EngineChild:
         if self.ask_to_end():
             events = [self.dead] if hurried is None else [self.dead, hurried]
             waits = [asyncio.create_task(event.wait()) for event in events]
-            await asyncio.wait(waits, timeout=STORING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            deadline = time.monotonic() + STORING_SECONDS
+            while time.monotonic() < deadline:
+                done, _ = await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                if done or self._is_silent:  # one that was stopped stores nothing
+                    break
             for wait in waits:
                 wait.cancel()
         self.shutdown()
+
+    @property
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._last_heard >= SILENCE_SECONDS
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Stop the process (killed after ``timeout`` seconds), close the sockets, leave no file. May be repeated."""

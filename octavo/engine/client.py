@@ -31,6 +31,7 @@ class AsyncEngineClient:
         self, on_outputs: OutputsListener, log_stats: bool = True, spawned: SpawnedProcess | None = None
     ) -> None:
         self.child = EngineChild(self._take, self._on_death, log_stats, spawned)
+        self._log_stats = log_stats
         self._on_outputs = on_outputs
         self._streams: dict[str, RequestStream] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -42,6 +43,16 @@ class AsyncEngineClient:
     async def start(self, factory: EngineFactory) -> None:
         """Start the process; ``limits`` are known from then on. See EngineChild.start."""
         self.limits = await self.child.start(factory)
+
+    async def restart(self, factory: EngineFactory) -> None:
+        """Start another process in the place of one that has ended. It knows nothing of what that one had cached.
+
+        Raises:
+            ConfigurationError: see EngineChild.start.
+        """
+        self.child.shutdown()
+        self.child = EngineChild(self._take, self._on_death, self._log_stats)
+        await self.start(factory)
 
     async def generate(
         self, request: EngineRequest, on_start: Callable[[], None] | None = None

@@ -44,6 +44,7 @@ class EngineMetrics:
         self._stats = EngineStats()
         self._finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self._refused: Counter[str] = Counter()
+        self.num_engine_restarts = 0
         self._queue_figures: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._registry.register(_SnapshotCollector(self, model_name))
         histogram = _HistogramMaker(self._registry, model_name)
@@ -76,6 +77,10 @@ class EngineMetrics:
     def count_refused(self, reason: str) -> None:
         """A request that did not reach the engine. ``reason`` is one of a few fixed words, never a client's text."""
         self._refused[reason] += 1
+
+    def count_engine_restart(self) -> None:
+        """Another engine process takes the place of one that has ended; what the engine counts begins at 0 again."""
+        self.num_engine_restarts += 1
 
     def watch_queue(self, figures: Callable[[], tuple[int, int]]) -> None:
         """``figures``: the requests that the server has let in and that have not started, and their prompt tokens."""
@@ -171,6 +176,7 @@ class _SnapshotCollector(Collector):
         yield self._gauge("octavo:queued_requests", "Choices let in and not started.", num_requests)
         yield self._gauge("octavo:queued_tokens", "Their prompt tokens.", num_tokens)
         yield from self._tenants(stats)
+        yield self._counter("octavo:engine_restarts", "Engines started anew.", self._metrics.num_engine_restarts)
         yield self._counter("octavo:steps", "Steps of the engine.", stats.num_steps)
         timed_out = Counter[str]({bound: stats.timed_out.get(bound, 0) for bound in TIMEOUTS})
         yield self._labelled("octavo:requests_timed_out", "Requests ended by their time.", "bound", timed_out)

@@ -21,6 +21,7 @@ from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
 from octavo.server.errors import unavailable
 from octavo.server.http import HttpServer, http_config, listen, loop_factory
+from octavo.server.restarts import RestartBudget
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
 
@@ -66,6 +67,7 @@ class ServerRun:
         metrics = EngineMetrics(settings.served_model_name)
         engine = AsyncEngineClient(metrics.observe, settings.log_stats, spawned)
         self._state = ServerState(settings, engine, metrics, started_at=int(time.time()))
+        self._restarts = RestartBudget(settings.restart_engine, time.monotonic)
         self._signals: list[int] = []
         self._hurried = asyncio.Event()
         self._drain_task: asyncio.Task[None] | None = None
@@ -107,11 +109,33 @@ class ServerRun:
             gc.collect()
             gc.freeze()  # modules, the tokenizer and the app stay: no request waits for them to be looked through
             self._announce(tokenizer.has_chat_template)
-        await state.engine.child.dead.wait()
+        while True:
+            await state.engine.child.dead.wait()
+            ending = f"The engine process ended with code {state.engine.child.exit_code}"
+            if not await self._restarted(model, ending):
+                break
         state.phase = Phase.DEAD
-        logger.error("The engine process ended with code %s; the server stops.", state.engine.child.exit_code)
+        logger.error("%s; the server stops.", ending)
         await asyncio.sleep(DEATH_NOTICE_SECONDS)
-        raise EngineDeadError(f"The engine process ended with code {state.engine.child.exit_code}.")
+        raise EngineDeadError(f"{ending}.")
+
+    async def _restarted(self, model: Model, ending: str) -> bool:
+        """Is there another engine now? Its predecessor's requests have been told that they are lost."""
+        state = self._state
+        while state.phase in (Phase.READY, Phase.RESTARTING) and self._restarts.take():
+            state.phase = Phase.RESTARTING
+            state.metrics.count_engine_restart()
+            logger.error("%s; another one is started (at most %d in ten minutes).", ending, self._restarts.limit)
+            try:
+                await state.engine.restart(model.engine_factory)
+            except ConfigurationError as error:
+                ending = str(error).rstrip(".")
+                continue
+            if state.phase is Phase.RESTARTING:
+                state.phase = Phase.READY
+                logger.info("The engine runs again.")
+            return True
+        return False
 
     @property
     def _address(self) -> str:

@@ -30,7 +30,8 @@ class ServerSettings:
     and is believed. ``tool_call_parser``, ``reasoning_parser``: see dialect.py; ``enable_auto_tool_choice``: whether
     the model may decide to call. ``enable_log_requests`` logs ids and counts, never text. ``api_key_file``: see
     octavo/server/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
-    HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file.
+    HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file. ``restart_engine``: how many
+    times within ten minutes an engine that has ended is started again.
     """
 
     served_model_name: str
@@ -58,6 +59,7 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
+    restart_engine: int = 0
 
     def __post_init__(self) -> None:
         """

@@ -22,6 +22,7 @@ class Phase(enum.Enum):
     LOADING = "The model is still loading."
     READY = "ready"
     DRAINING = "The server is shutting down."
+    RESTARTING = "The engine process has ended; another one is being started."
     DEAD = "The engine process has ended."
 
 

@@ -4,11 +4,15 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from octavo import __version__
+from octavo.core.errors import InvalidRequestError
 from octavo.server.answers import json_response
 from octavo.server.context import server_state
 from octavo.server.errors import unavailable
+from octavo.server.state import Phase
 
 router = APIRouter()
+
+PROBES = ("ready", "live")
 
 
 @router.get("/v1/models")
@@ -32,9 +36,19 @@ async def list_models(request: Request) -> Response:
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while requests are served; 503 while loading, draining, dead, or not heard from."""
+    """200 while requests are served; 503 while loading, draining, dead, or not heard from.
+
+    With ``?probe=live`` 503 only where no waiting helps: the engine is dead, or not heard from. So a supervisor that
+    ends what is not alive leaves alone what still loads, drains or starts its engine again.
+    """
     state = server_state(request)
-    state.require_ready()
+    probe = request.query_params.get("probe", "ready")
+    if probe not in PROBES:
+        raise InvalidRequestError(f"probe must be one of {', '.join(PROBES)}, got {probe[:80]!r}.", "probe")
+    if probe == "live" and state.phase in (Phase.LOADING, Phase.RESTARTING):
+        return Response(status_code=200)
+    if probe == "ready" or state.phase is Phase.DEAD:
+        state.require_ready()
     if not await state.engine.child.is_responsive():
         raise unavailable("The engine process does not answer.")
     return Response(status_code=200)
