@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from octavo.core.errors import InvalidRequestError
 from octavo.loading.interface import Tokenizer
 from octavo.loading.tokenizer import load_tokenizer
+from octavo.server.dialect import TOOL_PARSERS, find_dialect
 from tests.loading.tokenizer_builders import byte_level, byte_level_metadata, sentencepiece, write_folder, write_gguf
 
 LLAMA3 = (
@@ -113,6 +114,8 @@ GEMMA = """{{ bos_token }}
 {%- endif -%}
 """
 
+TEMPLATES = Path(__file__).parent / "templates"
+
 # name: template, named tokens, kind of tokenizer, what begins every text
 STYLES: dict[str, tuple[str, dict[str, str], str, str]] = {
     "llama3": (
@@ -123,6 +126,24 @@ STYLES: dict[str, tuple[str, dict[str, str], str, str]] = {
     ),
     "chatml": (CHATML, {"bos_token": "<s>", "eos_token": "<|im_end|>"}, "byte-level", ""),
     "mistral": (MISTRAL, {"bos_token": "<s>", "eos_token": "</s>"}, "sentencepiece", "<s>"),
+    "qwen3": (
+        (TEMPLATES / "qwen3.jinja").read_text(),
+        {"bos_token": "<s>", "eos_token": "<|im_end|>"},
+        "byte-level",
+        "",
+    ),
+    "llama3.1": (
+        (TEMPLATES / "llama31.jinja").read_text(),
+        {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+        "byte-level",
+        "<|begin_of_text|>",
+    ),
+    "mistral v3": (
+        (TEMPLATES / "mistral_v3.jinja").read_text(),
+        {"bos_token": "<s>", "eos_token": "</s>"},
+        "sentencepiece",
+        "<s>",
+    ),
     "gemma": (GEMMA, {"bos_token": "<bos>", "eos_token": "<end_of_turn>"}, "sentencepiece", "<bos>"),
 }
 
@@ -133,7 +154,9 @@ def _say(*turns: str) -> list[dict[str, Any]]:
 
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "title": "Größe <a>"}}}
-CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Zürich"}}}
+ARGUMENTS = {"city": "Zürich", "days": [1, {"from": None}], "exact": True, "height": 1.50}
+CALL = {"id": "a1B2c3D4e", "type": "function", "function": {"name": "weather", "arguments": ARGUMENTS}}
+RESULT = {"role": "tool", "tool_call_id": "a1B2c3D4e", "content": '{"t": 7}'}
 
 CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "system and user": (_say("sBe brief.", "uHello"), {}),
@@ -144,9 +167,29 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
         {},
     ),
     "tool result": (
-        [*_say("uWeather?"), {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": '{"t": 7}'}],
+        [*_say("uWeather?"), {"role": "assistant", "tool_calls": [CALL]}, RESULT],
         {"tools": [TOOL]},
     ),
+    "content, thinking and two calls": (
+        [
+            *_say("sBe brief.", "uWeather?"),
+            {"role": "assistant", "content": "Well:", "reasoning_content": "\nTwo.\n", "tool_calls": [CALL, CALL]},
+            RESULT,
+            RESULT,
+        ],
+        {"tools": [TOOL, TOOL]},
+    ),
+    "an answer to a result": (
+        [
+            *_say("uWeather?"),
+            {"role": "assistant", "tool_calls": [CALL]},
+            RESULT,
+            *_say("aWarm.", "uReally?"),
+        ],
+        {"tools": [TOOL]},
+    ),
+    "thinking in the content": (_say("uHello", "a<think>\nWell\n</think>\n\nHi", "uAnd?", "a<think>x</think>y"), {}),
+    "no tools": (_say("uHello"), {"tools": []}),
     "tools": (_say("sBe brief.", "uWeather?"), {"tools": [TOOL]}),
     "blanks": (_say("u  leading and trailing \n "), {}),
     "newline and emoji": (_say("uone\ntwo\n\n👨‍👩‍👧‍👦 ❤️"), {}),
@@ -225,8 +268,36 @@ def test_refusals_and_acceptances_are_as_expected(tokenizers: Pairs) -> None:
         style: {case for case, (m, o) in CASES.items() if _reference(tokenizers[style][1], m, **o)} for style in STYLES
     }
     assert {len(accepted["llama3"]) >= 14, len(accepted["chatml"]) >= 17, len(accepted["mistral"]) >= 9} == {True}
+    with_calls = {"tool result", "an answer to a result", "tools"}
+    assert with_calls | {"content, thinking and two calls"} <= accepted["qwen3"] & accepted["mistral v3"]
+    assert with_calls <= accepted["llama3.1"]
     assert "two users" not in accepted["mistral"] | accepted["gemma"]
     assert "unknown role" not in accepted["chatml"]
+
+
+@pytest.mark.parametrize("enable_thinking", [True, False])
+def test_thinking_switched_off(enable_thinking: bool, tokenizers: Pairs) -> None:
+    tokenizer, reference = tokenizers["qwen3"]
+    expected = _reference(reference, _say("uHello"), enable_thinking=enable_thinking)
+    ids = tokenizer.apply_chat_template(_say("uHello"), template_kwargs={"enable_thinking": enable_thinking})
+    assert ids == expected
+    assert tokenizer.decode(ids).endswith("</think>\n\n") is not enable_thinking
+
+
+def test_dialects_of_the_styles(tokenizers: Pairs) -> None:
+    """What the server reads out of each template."""
+    found = {style: find_dialect(tokenizer, None, None) for style, (tokenizer, _) in tokenizers.items()}
+    tools = {style: dialect.tools for style, dialect in found.items()}
+    assert tools == {
+        "llama3": None,
+        "chatml": TOOL_PARSERS["hermes"],
+        "mistral": None,
+        "qwen3": TOOL_PARSERS["hermes"],
+        "llama3.1": TOOL_PARSERS["llama3_json"],
+        "mistral v3": TOOL_PARSERS["mistral"],
+        "gemma": None,
+    }
+    assert {style for style, dialect in found.items() if dialect.reasoning} == {"qwen3"}
 
 
 @pytest.mark.parametrize("texts", [["one part"], ["first part ", " second part"]])
