@@ -74,13 +74,13 @@ class ServerRun:
 
     async def run(self, find_model: Callable[[], Model]) -> None:
         """See run_server."""
+        self._http = HttpServer(http_config(create_app(self._state), self._settings))
+        self._install_signal_handlers()
         logger.info("Octavo is listening at %s; requests are answered 503 until the model is loaded.", self._address)
         if not (self._settings.needs_key or ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback):
             logger.warning("No API key is set: whoever can reach %s may use this server.", self._address)
-        self._http = HttpServer(http_config(create_app(self._state), self._settings))
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         living = asyncio.create_task(self._live(find_model))
-        self._install_signal_handlers()
         try:
             await asyncio.wait((serving, living), return_when=asyncio.FIRST_COMPLETED)
             self._http.should_exit = True
