@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from octavo.bench.paged import random_tokens
 from octavo.bench.replay import Replay
 from octavo.bench.report import report
-from octavo.bench.serve.figures import percentile
 from octavo.bench.traces import AZURE_TRACES, TracedRequest, azure_trace
 from octavo.cli.table import json_option
 from octavo.core.kv_manager import KVCacheManager
@@ -153,7 +153,7 @@ def measure(name: str, load: Load, quantiles: Sequence[float], share: float) -> 
     rate = share * max(capacities.values())
     for quantile in quantiles:
         found = run(load, quantile, rate)
-        waits = sorted(found.ttft.values())
+        waits = list(found.ttft.values())
         waited = found.waiting_seconds
         yield {
             "trace": name,
@@ -165,7 +165,7 @@ def measure(name: str, load: Load, quantiles: Sequence[float], share: float) -> 
             "filled_percent": 100 * found.filled_seconds / waited / load.num_blocks / 16 if waited else None,
             "waiting_percent": 100 * waited / found.ends[-1],
             "resident": found.resident_seconds / waited if waited else None,
-            **{f"ttft_p{percent}": percentile(waits, percent) for percent in (50, 90, 99)},
+            **{f"ttft_p{percent}": float(np.percentile(waits, percent)) for percent in (50, 90, 99)},
         }
 
 

@@ -1,6 +1,5 @@
 """Workloads, figures and the picture of ``octavo bench serve``, from made-up answers."""
 
-import random
 from itertools import pairwise
 from statistics import fmean
 from xml.etree import ElementTree as ET
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from octavo.bench.serve.exchange import Answer
-from octavo.bench.serve.figures import figures, meets, percentile
+from octavo.bench.serve.figures import figures, meets
 from octavo.bench.serve.load import Run
 from octavo.bench.serve.plot import draw
 from octavo.bench.serve.workload import LengthRange, Workload
@@ -21,14 +20,6 @@ def answer(due: float, *token_times: float, tokens: int | None = None, error: st
     """It ends with its last token."""
     end = token_times[-1] if token_times else due
     return Answer(due, due, list(token_times), end, 10, tokens or len(token_times), error)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 100, 101])
-def test_percentiles_are_those_of_numpy(count: int) -> None:
-    source = random.Random(count)
-    values = sorted(source.random() for _ in range(count))
-    for percent in (0, 1, 50, 90, 99, 100):
-        assert percentile(values, percent) == pytest.approx(float(np.percentile(values, percent)))
 
 
 def test_every_figure_of_a_known_run() -> None:
@@ -136,6 +127,16 @@ def test_the_picture_shows_every_rate(rates: list[float]) -> None:
     assert len(lines) == 4 * len(rates) + (2 if len(rates) > 1 else 0)
     places = [float(value) for points in lines for pair in points.split() for value in pair.split(",")]
     assert all(0 <= place <= 480 for place in places)
+
+
+def test_axes_are_labelled_with_plain_numbers() -> None:
+    """From a hundredth of a millisecond to a thousand seconds, and a thousand requests a second."""
+    runs = {rate: Run([answer(0.0, 0.5, 0.50000001, 900.0 / rate)], 0.0, 0.0) for rate in (1.0, 1500.0)}
+    picture = draw(runs, [figures(rate, run, {}) for rate, run in runs.items()])
+    texts = {"".join(each.itertext()) for each in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"0.01", "0.1", "1", "10", "100", "1,000", "1,000,000"} <= texts
+    assert {"0", "200", "400", "1,400", "1,600"} <= texts  # requests a second
+    assert not [text for text in texts if "e+" in text or "e-" in text]
 
 
 def test_a_picture_of_nothing() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
+import numpy as np
+
 from octavo.bench.serve.exchange import Answer
 from octavo.bench.serve.load import Run
 
@@ -51,14 +53,6 @@ def meets(answer: Answer, slos: SLOs) -> bool:
     return answer.error is None and all(1e3 * OBJECTIVES[name](answer) <= most for name, most in slos.items())
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Of sorted ``values``, with the straight line between neighbours, as numpy does."""
-    place = (len(values) - 1) * percent / 100
-    below = int(place)
-    above = min(below + 1, len(values) - 1)
-    return values[below] + (place - below) * (values[above] - values[below])
-
-
 def figures(rate: float, run: Run, slos: SLOs) -> dict[str, object]:
     """One row. Latencies in milliseconds, of whole answers alone; None where there are none."""
     whole = [answer for answer in run.answers if answer.error is None]
@@ -66,7 +60,7 @@ def figures(rate: float, run: Run, slos: SLOs) -> dict[str, object]:
     output_tokens = sum(answer.num_output_tokens for answer in whole)
     prompt_tokens = sum(answer.num_prompt_tokens for answer in whole)
     num_good = sum(meets(answer, slos) for answer in whole)
-    lags = sorted(answer.sent - answer.due for answer in run.answers)
+    lags = [answer.sent - answer.due for answer in run.answers]
     row: dict[str, object] = {
         "request_rate": rate if math.isfinite(rate) else "inf",
         "num_requests": len(run.answers),
@@ -82,7 +76,7 @@ def figures(rate: float, run: Run, slos: SLOs) -> dict[str, object]:
         "total_tokens_per_second": (prompt_tokens + output_tokens) / run.seconds,
         "goodput": num_good / run.seconds if slos else None,
         "goodput_share": num_good / len(run.answers) if slos else None,
-        "send_lag_p99": 1e3 * percentile(lags, 99),
+        "send_lag_p99": 1e3 * float(np.percentile(lags, 99)),
         "client_cpu_percent": 100 * run.cpu_seconds / run.seconds,
     }
     return row | latencies(whole)
@@ -98,8 +92,7 @@ def latencies(whole: Sequence[Answer]) -> dict[str, object]:
     }
     row: dict[str, object] = {}
     for name, seconds in samples.items():
-        seconds.sort()
         row[f"{name}_mean"] = 1e3 * fmean(seconds) if seconds else None
-        for percent in PERCENTILES:
-            row[f"{name}_p{percent}"] = 1e3 * percentile(seconds, percent) if seconds else None
+        found = (1e3 * np.percentile(seconds, PERCENTILES)).tolist() if seconds else [None] * len(PERCENTILES)
+        row |= {f"{name}_p{percent}": value for percent, value in zip(PERCENTILES, found, strict=True)}
     return row

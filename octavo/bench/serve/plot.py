@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
+import numpy as np
+
 from octavo.bench.serve.exchange import Answer
-from octavo.bench.serve.figures import e2el, gaps, percentile, tpot, ttft
+from octavo.bench.serve.figures import e2el, gaps, tpot, ttft
 from octavo.bench.serve.load import Run
 
 WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 60, 20, 34, 46
+LEFT, RIGHT, TOP, BOTTOM = 60, 36, 34, 46
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
 CURVE_POINTS = 200
 LEAST_MILLISECONDS = 0.01
@@ -67,12 +69,11 @@ def _distribution(title: str, of: Callable[[Answer], list[float]], runs: Mapping
     """Share of the answers (or of the gaps) that took no longer than x; a curve a rate. None without any."""
     curves: dict[str, list[Point]] = {}
     for rate, run in runs.items():
-        values = sorted(1e3 * value for answer in run.answers if answer.error is None for value in of(answer))
+        values = [1e3 * value for answer in run.answers if answer.error is None for value in of(answer)]
         if values:
-            percents = [100 * i / CURVE_POINTS for i in range(CURVE_POINTS + 1)]
-            curves[f"{rate:g} requests/s"] = [
-                (max(LEAST_MILLISECONDS, percentile(values, percent)), percent) for percent in percents
-            ]
+            percents = np.linspace(0, 100, CURVE_POINTS + 1)
+            places = np.maximum(LEAST_MILLISECONDS, np.percentile(values, percents))
+            curves[f"{rate:g} requests/s"] = list(zip(places.tolist(), percents.tolist(), strict=True))
     if not curves:
         return None
     milliseconds = [x for points in curves.values() for x, _ in points]
@@ -89,15 +90,21 @@ def _served(rows: Sequence[Mapping[str, object]]) -> Panel | None:
     }
     if len(finite) < 2:
         return None
-    most = 1.05 * max(value for points in curves.values() for point in points for value in point)
-    ticks = [most * i / 5 for i in range(6)]
-    offered, served = Axis("requests/s offered", 0, most, ticks), Axis("requests/s", 0, most, ticks)
+    ticks = _round_ticks(max(value for points in curves.values() for point in points for value in point))
+    offered, served = (Axis(label, 0, ticks[-1], ticks) for label in ("requests/s offered", "requests/s"))
     return Panel("Served", offered, served, {name: points for name, points in curves.items() if points})
 
 
 def _number(value: object) -> float:
     assert isinstance(value, float | int)
     return float(value)
+
+
+def _round_ticks(most: float) -> list[float]:
+    """Four to ten from 0 to above ``most``, at multiples of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(most / 4))
+    step = next(times * power for times in (5, 2, 1) if 4 * times * power <= most)
+    return [step * i for i in range(math.floor(most / step) + 2)]
 
 
 def _decades(label: str, values: Sequence[float]) -> Axis:
@@ -112,10 +119,10 @@ def _panel(panel: Panel, left: float, top: float) -> str:
     parts = [_text(LEFT, TOP - 14, panel.title, weight="bold")]
     for tick in panel.x.ticks:
         x = LEFT + width * panel.x.place(tick)
-        parts += [_line(x, TOP, x, TOP + height), _text(x, TOP + height + 16, f"{tick:.3g}", "middle")]
+        parts += [_line(x, TOP, x, TOP + height), _text(x, TOP + height + 16, _plain(tick), "middle")]
     for tick in panel.y.ticks:
         y = TOP + height * (1 - panel.y.place(tick))
-        parts += [_line(LEFT, y, LEFT + width, y), _text(LEFT - 6, y + 4, f"{tick:.3g}", "end")]
+        parts += [_line(LEFT, y, LEFT + width, y), _text(LEFT - 6, y + 4, _plain(tick), "end")]
     parts.append(_text(LEFT + width / 2, HEIGHT - 12, panel.x.label, "middle"))
     parts.append(_text(LEFT - 6, TOP - 14, panel.y.label, "end"))
     for number, (name, points) in enumerate(panel.curves.items()):
@@ -126,6 +133,11 @@ def _panel(panel: Panel, left: float, top: float) -> str:
         parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts.append(_text(LEFT + 8, TOP + 16 + 15 * number, name, colour=colour))
     return f'<g transform="translate({left:g} {top:g})">' + "".join(parts) + "</g>"
+
+
+def _plain(tick: float) -> str:
+    """Three digits, or all before the point; no exponent."""
+    return f"{tick:,.0f}" if tick >= 100 else f"{tick:.3g}"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:
