@@ -6,6 +6,7 @@ from octavo.core.beam_search import MAX_BEAM_WIDTH, BeamSearchParams
 from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.server.sampling import SamplingFields
+from octavo.server.structured import constraint_field
 
 _NEUTRAL: dict[str, Any] = {
     "stream": False,
@@ -38,6 +39,9 @@ def beam_search_params(fields: SamplingFields, params: SamplingParams) -> BeamSe
         value = getattr(fields, name)
         if value is not None and (type(value), value) != (type(neutral), neutral):  # logprobs 0 is not false
             raise InvalidRequestError(f"{name} cannot be used with use_beam_search; leave it out.", name)
+    if params.constraint is not None:
+        name = constraint_field(fields)
+        raise InvalidRequestError(f"{name} cannot be used with use_beam_search; leave it out.", name)
     if params.n > MAX_BEAM_WIDTH:
         raise InvalidRequestError(f"n must be at most {MAX_BEAM_WIDTH} with use_beam_search, got {params.n}.", "n")
     return BeamSearchParams(

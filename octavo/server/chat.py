@@ -33,6 +33,7 @@ from octavo.server.prompts import (
 from octavo.server.reply import ReplyFormat, ToolFormat
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
+from octavo.server.structured import asked_constraint, constraint_field
 from octavo.server.timing import timing_of
 from octavo.server.tool_choice import ToolUse, tool_use
 from octavo.server.tool_messages import with_parsed_arguments
@@ -71,6 +72,7 @@ async def create_chat_completion(request: Request) -> Response:
     tools = tool_use(state, fields)
     _refuse(fields, tools)
     params = _params(state, fields, tools)
+    await state.constraints.check(params.constraint, constraint_field(fields))
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
     truncate = fields.truncate_prompt_tokens
@@ -188,7 +190,8 @@ def _params(state: ServerState, fields: ChatRequest, tools: ToolUse) -> Sampling
                 "top_logprobs",
             )
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-    params = sampling_params(fields, limits, max_tokens=_max_tokens(fields), logprobs=logprobs)
+    constraint = asked_constraint(fields, limits.sampling.structured)
+    params = sampling_params(fields, limits, max_tokens=_max_tokens(fields), logprobs=logprobs, constraint=constraint)
     params.check_vocabulary(state.engine.limits.vocab_size)
     dialect = state.dialect
     shown = dialect.reasoning_token_ids + (dialect.tool_token_ids if tools.mode == "auto" else ())

@@ -24,6 +24,7 @@ from octavo.server.promises import Share
 from octavo.server.prompts import Prompt, encode_prompts, fewest_tokens, in_text_thread, split_prompts
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
+from octavo.server.structured import asked_constraint, constraint_field
 from octavo.server.timing import timing_of
 
 router = APIRouter()
@@ -49,6 +50,7 @@ async def create_completion(request: Request) -> Response:
     fields = await read_request_body(request, CompletionRequest, state.settings.limits)
     check_model(state, fields.model)
     params = _params(state, fields)
+    await state.constraints.check(params.constraint, constraint_field(fields))
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
     retention = retention_of(fields, role)
@@ -99,7 +101,8 @@ def _params(state: ServerState, fields: CompletionRequest) -> SamplingParams:
     max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     if fields.max_tokens is None and fields.min_tokens is not None:
         max_tokens = max(max_tokens, fields.min_tokens)
-    params = sampling_params(fields, limits, max_tokens=max_tokens, logprobs=fields.logprobs)
+    constraint = asked_constraint(fields, limits.sampling.structured)
+    params = sampling_params(fields, limits, max_tokens=max_tokens, logprobs=fields.logprobs, constraint=constraint)
     params.check_vocabulary(state.engine.limits.vocab_size)
     return params
 

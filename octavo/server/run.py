@@ -92,6 +92,7 @@ class ServerRun:
             await asyncio.gather(living, return_exceptions=True)
             await self._state.engine.child.end(self._hurried)
             self._state.text_threads.shutdown(wait=False, cancel_futures=True)
+            self._state.constraints.close()
             logger.info("Octavo has stopped.")
         if len(self._signals) > 1:
             raise SystemExit(128 + self._signals[-1])

@@ -26,12 +26,21 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
+class JsonSchemaFormat(msgspec.Struct, kw_only=True):
+    name: str | None = None
+    description: str | None = None
+    schema: Any = None
+    strict: bool | None = None
+
+
 class ResponseFormat(msgspec.Struct, kw_only=True):
     type: str
+    json_schema: JsonSchemaFormat | None = None
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """Null means the same as absent. Names and meanings as in SamplingParams; the last group is refused by name."""
+    """Null means the same as absent. Names and meanings as in SamplingParams; for the last group
+    see ``octavo.server.structured``."""
 
     model: str | None = None
     n: Int64 | None = None
@@ -77,6 +86,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    guided_json_object: Any = None
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -88,7 +98,14 @@ _SAME_NAME = (
     *("seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "prompt_logprobs", "skip_special_tokens"),
     *("spaces_between_special_tokens", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "bad_words"),
 )
-_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+GUIDED_FIELDS = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_json_object": "json_object",
+}
+"""vLLM's older names, and what of ``structured_outputs`` each stands for."""
 
 
 def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
@@ -97,14 +114,6 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
     Raises:
         InvalidRequestError: naming the field; nothing that would change the answer is dropped in silence.
     """
-    for name in (*_GUIDED, "structured_outputs"):
-        if getattr(fields, name) is not None:
-            raise InvalidRequestError(f"{name} is not supported yet.", name)
-    if fields.response_format is not None and fields.response_format.type != "text":
-        raise InvalidRequestError(
-            f"response_format of type {fields.response_format.type[:40]!r} is not supported yet; 'text' is.",
-            "response_format",
-        )
     if not fields.use_beam_search:
         for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
             if getattr(fields, name) not in (None, neutral):

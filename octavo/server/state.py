@@ -14,6 +14,7 @@ from octavo.server.errors import unavailable
 from octavo.server.queue import Queue, QueueBounds
 from octavo.server.request_log import RequestLog
 from octavo.server.settings import ServerSettings
+from octavo.server.structured import Constraints
 
 
 class Phase(enum.Enum):
@@ -43,6 +44,7 @@ class ServerState:
     longest_token_bytes: int = 0
     queue: Queue = field(init=False)
     keyring: Keyring = field(init=False)
+    constraints: Constraints = field(default_factory=Constraints)
     request_log: RequestLog = field(default_factory=RequestLog)
     dialect: Dialect = field(default_factory=Dialect)
     _tokenizer: Tokenizer | None = None

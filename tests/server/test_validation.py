@@ -40,9 +40,9 @@ BAD_EVERYWHERE: list[tuple[str, Any]] = [
     ("prompt_logprobs", -1), ("prompt_logprobs", 10**6),
     ("cache_salt", ""), ("cache_salt", "x" * 1025), ("cache_salt", 5),
     ("priority", 10**30), ("truncate_prompt_tokens", 0), ("truncate_prompt_tokens", -1),
-    ("use_beam_search", "yes"), ("length_penalty", 2.0), ("structured_outputs", {"regex": "a"}),
-    ("response_format", {"type": "json_object"}), ("response_format", {"type": "nope"}), ("response_format", {}),
-    ("guided_json", {}), ("stream_options", {"include_usage": True}), ("stream", "yes"), ("model", 5),
+    ("use_beam_search", "yes"), ("length_penalty", 2.0),
+    ("response_format", {"type": "nope"}), ("response_format", {}),
+    ("stream_options", {"include_usage": True}), ("stream", "yes"), ("model", 5),
 ]  # fmt: skip
 
 HUGE: list[tuple[str, Any]] = [

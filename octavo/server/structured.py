@@ -1,0 +1,96 @@
+"""What a request asks its answers to be: ``response_format``, ``structured_outputs``, ``guided_*``."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from octavo.core.errors import InvalidRequestError
+from octavo.core.structured import ANY_OBJECT, Constraint, StructuredLimits, as_constraint, json_schema
+from octavo.server.errors import ApiError
+from octavo.server.sampling import GUIDED_FIELDS, ResponseFormat, SamplingFields
+from octavo.structured.checker import ConstraintChecker
+
+NUM_THREADS = 2
+"""Constraints are tried so many at a time."""
+
+MAX_WAITING = 64
+"""Beyond these nobody could be answered in time."""
+
+
+def asked_constraint(fields: SamplingFields, limits: StructuredLimits) -> Constraint | None:
+    """
+    Raises:
+        InvalidRequestError: two kinds at once, or what stands for nothing; ``param`` names the field.
+    """
+    asked = _asked(fields)
+    if not asked:
+        return None
+    if len(asked) > 1:
+        listed = ", ".join(asked)
+        raise InvalidRequestError(f"An answer can be constrained by one field only, got {listed}.", list(asked)[-1])
+    ((name, value),) = asked.items()
+    return as_constraint(value, limits, name)
+
+
+def constraint_field(fields: SamplingFields) -> str:
+    """The field that asks for a constraint."""
+    return next(iter(_asked(fields)), "structured_outputs")
+
+
+def _asked(fields: SamplingFields) -> dict[str, Any]:
+    """The fields that ask for a constraint, and what each asks for, as ``as_constraint`` takes it."""
+    asked: dict[str, Any] = {}
+    if fields.response_format is not None and fields.response_format.type != "text":
+        asked["response_format"] = _of_response_format(fields.response_format)
+    if fields.structured_outputs is not None:
+        asked["structured_outputs"] = fields.structured_outputs
+    for name, kind in GUIDED_FIELDS.items():
+        value = getattr(fields, name)
+        if value is not None and not (kind == "json_object" and value is False):
+            asked[name] = {kind: value}
+    return asked
+
+
+def _of_response_format(form: ResponseFormat) -> Constraint:
+    """``strict`` makes no difference: what is sent is followed to the letter, or refused."""
+    name = "response_format"
+    if form.type == "json_object":
+        return Constraint("json_schema", ANY_OBJECT)
+    if form.type != "json_schema":
+        raise InvalidRequestError(
+            f"response_format.type must be text, json_object or json_schema, got {form.type[:40]!r}.", name
+        )
+    schema = None if form.json_schema is None else form.json_schema.schema
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequestError("response_format.json_schema.schema must be a JSON schema.", name)
+    return json_schema(schema, name)
+
+
+class Constraints:
+    """Tries constraints before their requests are let in, on threads of its own, each in a process of its own."""
+
+    def __init__(self) -> None:
+        self._checker = ConstraintChecker()
+        self._threads = ThreadPoolExecutor(NUM_THREADS, "octavo-constraints")
+        self._num_waiting = 0
+
+    async def check(self, constraint: Constraint | None, param: str) -> None:
+        """
+        Raises:
+            InvalidRequestError: it cannot be followed, or takes too long to compile or too much memory.
+            ApiError: 429 where too many wait for this.
+        """
+        if constraint is None or self._checker.knows(constraint):
+            return
+        if self._num_waiting >= MAX_WAITING:
+            message = "Too many new schemas and grammars have come at once."
+            raise ApiError(429, message, code="queue_full", param=param, retry_after=1)
+        self._num_waiting += 1
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._checker.check, constraint, param)
+        finally:
+            self._num_waiting -= 1
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._checker.close()
