@@ -26,10 +26,10 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.scheduler_types import ADMISSION_QUANTILE, SchedulerConfig
 from octavo.core.step import StepPlan
 
-QUANTILES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99)
+QUANTILES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99, ADMISSION_QUANTILE)
 """0: admission does not look ahead."""
 
 NUM_BLOCKS = {"azure": 3000, "azure-code": 2000}

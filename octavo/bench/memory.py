@@ -30,6 +30,7 @@ from octavo.bench.sharing import Beams, Mode, ParallelSampling, SharedPrefix, me
 from octavo.bench.traces import Lengths, draw_lengths
 from octavo.cli.machine import machine_line
 from octavo.cli.table import json_option, print_table, write_json
+from octavo.core.scheduler_types import ADMISSION_QUANTILE
 
 AZURE_NUM_REQUESTS = 200
 AZURE_NUM_BLOCKS = 3000
@@ -70,10 +71,15 @@ def azure_rows(num_requests: int, memory: Memory, seed: int) -> list[dict[str, o
     lengths = draw_lengths(num_requests, seed)
     reservation = reserve_maximum(max(request.total for request in lengths))
     systems: list[System] = [
-        Paged(memory, lengths, random.Random(seed)),
+        *paged_systems(memory, lengths, seed),
         ContiguousReserve(memory, lengths, reservation),
     ]
     return [asdict(measure(system, memory)) for system in systems]
+
+
+def paged_systems(memory: Memory, lengths: Sequence[Lengths], seed: int) -> list[Paged]:
+    """As the engine is by default, and the allocator alone, where whoever fits at the moment comes in."""
+    return [Paged(memory, lengths, random.Random(seed), quantile) for quantile in (ADMISSION_QUANTILE, 0.0)]
 
 
 def sharegpt_rows(num_requests: int, memory: Memory, seed: int) -> Iterator[dict[str, object]]:
@@ -98,7 +104,7 @@ def system_rows(lengths: Sequence[Lengths], memory: Memory, seed: int) -> Iterat
         (ContiguousReserve(memory, lengths, reservation), filled, resident)
         for reservation, filled, resident in reservations
     ]
-    systems.append((Paged(memory, lengths, random.Random(seed)), 96.3, 30.42))
+    systems += ((system, 96.3, 30.42) for system in paged_systems(memory, lengths, seed))
     for system, paper_filled, paper_resident in systems:
         figures = measure(system, memory)
         yield {

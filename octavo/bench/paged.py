@@ -12,19 +12,21 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import SchedulerConfig
+from octavo.core.scheduler_types import ADMISSION_QUANTILE, SchedulerConfig
 from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
 
 VOCAB_SIZE = 49152
 """SmolLM2's. Prompts are random tokens: no two of them share a block by chance."""
 
 
-def make_scheduler(memory: Memory) -> Scheduler:
-    """A scheduler with this memory, all of it for one sequence if need be."""
+def make_scheduler(memory: Memory, quantile: float = 0.0) -> Scheduler:
+    """A scheduler with this memory, all of it for one sequence if need be. ``quantile``: how far admission looks ahead;
+    0: not at all, so that what memory holds is the allocator's doing."""
     config = SchedulerConfig(
         max_num_seqs=memory.max_num_seqs,
         max_num_batched_tokens=memory.max_num_batched_tokens,
         max_model_len=memory.num_slots,
+        admission_quantile=quantile,
     )
     return Scheduler(config, KVCacheManager(CacheConfig(memory.num_blocks, memory.block_size)))
 
@@ -79,13 +81,14 @@ def _best(row: NewRow) -> TokenLogprobs:
 
 
 class Paged:
-    """Octavo as a System: every request is there from the start."""
+    """Octavo as a System: every request is there from the start. ``quantile``: see ``make_scheduler``."""
 
-    name = "Octavo"
-
-    def __init__(self, memory: Memory, lengths: Sequence[Lengths], source: random.Random) -> None:
+    def __init__(
+        self, memory: Memory, lengths: Sequence[Lengths], source: random.Random, quantile: float = ADMISSION_QUANTILE
+    ) -> None:
+        self.name = "Octavo" if quantile else "Octavo, not looking ahead"
         self._memory = memory
-        self._scheduler = make_scheduler(memory)
+        self._scheduler = make_scheduler(memory, quantile)
         for number, request in enumerate(lengths):
             prompt = random_tokens(request.prompt, source)
             add_request(self._scheduler, Request(str(number), prompt, SamplingParams(), max_tokens=request.output))

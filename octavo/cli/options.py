@@ -228,7 +228,7 @@ _engine_settings = all_of(
     setting(
         "--admission-quantile",
         type=click.FloatRange(0, 1, max_open=True),
-        help="How likely the memory has to suffice for what is admitted; say 0.99; 0: not at all.  [default: 0]",
+        help="How likely the memory has to suffice for what is admitted; 0: not at all.  [default: 0.997]",
     ),
     setting(
         "--speculation",

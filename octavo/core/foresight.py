@@ -28,9 +28,10 @@ class Foresight:
     """Predicts how many blocks running sequences and one more will hold at each of ``HORIZONS``.
 
     Each grows by a token a step until it ends and then gives back what it alone holds. How much comes free until a
-    horizon is a sum of independent gains; what it reaches with probability ``quantile`` follows from its mean and
-    variance (a gamma distribution, in the approximation of Wilson and Hilferty), and is nothing where that nobody ends
-    is likelier than the rest. ``quantile`` 0: whatever comes, it fits.
+    horizon is what ends for certain, by its ``max_tokens``, and a sum of independent gains. What this sum reaches with
+    probability ``quantile`` follows from its mean and variance (a gamma distribution, in the approximation of Wilson
+    and Hilferty), and is nothing where that nobody ends is likelier than the rest. ``quantile`` 0: whatever comes, it
+    fits.
     """
 
     def __init__(self, quantile: float, population: Population) -> None:
@@ -116,7 +117,7 @@ class Foresight:
         """Blocks that come free until horizon number ``place``, less those that are taken, with probability
         ``quantile``."""
         size, ahead = self._block_size, HORIZONS[place]
-        growth = 0
+        growth = certain = 0
         nobody_ends = mean = variance = 0.0
         for held, num_tokens, most, num_groups, hazards in outlooks:
             steps = min(ahead, most)
@@ -124,15 +125,14 @@ class Foresight:
             growth += grown
             gain = held + grown
             if steps == most:
-                mean += gain
-                nobody_ends = math.inf
+                certain += gain
             else:
                 hazard = hazards[place]
                 going_on = math.exp(-hazard)
                 nobody_ends += hazard
                 mean += (1 - going_on) * gain
                 variance += going_on * (1 - going_on) * gain * gain
-        return self._least_gain(nobody_ends, mean, variance) - growth
+        return certain + self._least_gain(nobody_ends, mean, variance) - growth
 
     def _least_gain(self, nobody_ends: float, mean: float, variance: float) -> float:
         """What comes free with probability ``quantile``."""

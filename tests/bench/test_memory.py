@@ -99,7 +99,8 @@ def test_command(sharegpt: None, tmp_path: Path) -> None:
     )
     for row in rows.values():
         assert row["what"] in result.output
-    assert [row["paper_filled_percent"] for row in figures["memory_sharegpt"][:5]] == [20.4, 26.8, 38.2, None, 96.3]
+    paper = [row["paper_filled_percent"] for row in figures["memory_sharegpt"][:6]]
+    assert paper == [20.4, 26.8, 38.2, None, 96.3, 96.3]
 
 
 def test_command_for_azure_alone(tmp_path: Path) -> None:
@@ -110,5 +111,6 @@ def test_command_for_azure_alone(tmp_path: Path) -> None:
     assert "ShareGPT" not in result.output
     assert [row["system"] for row in json.loads(file.read_text())["figures"]["memory"]] == [
         "Octavo",
+        "Octavo, not looking ahead",
         "reserve to the maximum",
     ]

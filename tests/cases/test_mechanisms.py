@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.scheduler_types import ADMISSION_QUANTILE
 from octavo.engine.messages import EngineStats
 from tests.support.driving import Answer, Driver, Job, all_bits, at_steps, greedy_params, run_apart
 from tests.support.models import RAND_VOCAB, rand_model
@@ -76,6 +77,10 @@ def preempted(stats: EngineStats) -> bool:
     return stats.num_preemptions > 0
 
 
+def hardly_preempted(stats: EngineStats) -> bool:
+    return stats.num_preemptions < 5
+
+
 def hit(stats: EngineStats) -> bool:
     return stats.prefix_hits > 0
 
@@ -95,6 +100,7 @@ WAYS: dict[str, Way] = {
     "blocks of 16": (LARGE | {"block_size": 16}, twice, hit),
     "blocks of 1": (LARGE | {"block_size": 1}, twice, hit),
     "preempted": (SMALL | NO_CACHE, together, preempted),
+    "looking ahead": (SMALL | NO_CACHE | {"admission_quantile": ADMISSION_QUANTILE}, together, hardly_preempted),
     "swapped": (SMALL | NO_CACHE | SWAP, together, swapped),
     "swapped, host tier": (SMALL | SWAP | {"num_blocks": 52, "prefix_cache_on_host": True}, twice, swapped),
     "preempted, cached, small chunks": (

@@ -112,7 +112,7 @@ def test_answers_do_not_depend_on_it_and_preemptions_get_rarer(depth: int) -> No
             harness.check_answer(request)
         preemptions[quantile] = harness.scheduler.counters.num_preemptions
     assert preemptions[0.0] > 20
-    assert preemptions[0.99] < preemptions[0.0] * 0.8
+    assert preemptions[0.99] < preemptions[0.0] * 0.9
 
 
 @pytest.mark.parametrize(("num_tokens", "growing"), [(4, 3), (8, 2), (20, 1)])

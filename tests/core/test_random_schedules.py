@@ -13,7 +13,7 @@ from octavo.core.step import StepPlan
 from tests.support.drafters import HostileDrafter
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
-from tests.support.policies import POLICIES, with_policy
+from tests.support.policies import POLICIES, QUANTILES, with_policy
 from tests.support.scheduling import Harness
 
 
@@ -29,6 +29,7 @@ def _random_harness(rng: random.Random) -> Harness:
         prefix_caching=rng.random() < 0.7,
         max_prefix_wait_steps=rng.choice([1, 5, 64]),
         head_skips=SkipBounds(rng.choice([0, 1, 4, 32]), rng.choice([1, 3, 20, 256])),
+        admission_quantile=rng.choice(QUANTILES),
         speculation=Speculation(rng.choice([0, 0, 2, 15]), lambda: HostileDrafter(rng)),
         **with_policy(rng.choice(POLICIES)),
     )
@@ -113,7 +114,7 @@ def test_random_schedule(seed: int) -> None:
 def test_the_schedules_do_preempt_share_fork_and_search() -> None:
     """The power check of the test above: its mechanisms do happen."""
     happened: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(80):
         rng = random.Random(seed)
         harness = _random_harness(rng)
         for _ in range(8):

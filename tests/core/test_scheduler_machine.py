@@ -24,7 +24,7 @@ from octavo.core.step import StepPlan
 from tests.support.drafters import HostileDrafter
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
-from tests.support.policies import POLICIES, with_policy
+from tests.support.policies import POLICIES, QUANTILES, with_policy
 from tests.support.scheduling import Harness
 
 HEADS: tuple[list[int], ...] = ([], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 9, 9, 9, 9, 9])
@@ -70,6 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         eviction_policy=st.sampled_from(["lru", "reuse"]),
         max_prefix_wait_steps=st.sampled_from([1, 4, 64]),
         head_skips=st.builds(SkipBounds, st.sampled_from([0, 1, 3, 32]), st.sampled_from([0, 1, 4, 256])),
+        admission_quantile=st.sampled_from(QUANTILES),
         speculation=st.builds(Speculation, st.sampled_from([0, 1, 3, 15]), st.just(HostileDrafter)),
         policy=st.sampled_from(POLICIES),
     )

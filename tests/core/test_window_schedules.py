@@ -14,6 +14,7 @@ from octavo.core.scheduler_types import PREEMPTION_MODES, SkipBounds
 from octavo.core.step import NO_BLOCK, StepPlan
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
+from tests.support.policies import QUANTILES
 from tests.support.scheduling import Harness
 
 WINDOWS: tuple[tuple[int | None, ...], ...] = ((None, 5), (None, 3, 8), (6,), (1,), (4, 9), (None, None, 7))
@@ -40,6 +41,7 @@ def _random_harness(rng: random.Random, windows: tuple[int | None, ...]) -> Harn
         prefix_caching=rng.random() < 0.8,
         max_prefix_wait_steps=rng.choice([1, 5, 64]),
         head_skips=SkipBounds(rng.choice([0, 1, 3, 32]), rng.choice([0, 1, 4, 256])),
+        admission_quantile=rng.choice(QUANTILES),
         num_host_blocks=rng.choice([0, 3, 20, 300]),
         keep_evicted=rng.random() < 0.5,
         num_disk_slots=rng.choice([0, 0, 20]),

@@ -38,7 +38,9 @@ class Bench:
         policy: PolicySettings | None = None,
     ) -> None:
         cache = CacheConfig(num_blocks, 4, fingerprint=b"test", num_host_blocks=num_host_blocks)
-        config = SchedulerConfig(max_num_seqs, 16, max_steps_in_flight=depth, preemption_mode="swap")
+        config = SchedulerConfig(
+            max_num_seqs, 16, max_steps_in_flight=depth, preemption_mode="swap", admission_quantile=0.0
+        )
         if policy is not None:
             config = replace(config, policy=policy)
         self.scheduler = Scheduler(config, KVCacheManager(cache))

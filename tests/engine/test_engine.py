@@ -40,7 +40,9 @@ class Bench:
         speculation: Speculation | None = None,
     ) -> None:
         cache = CacheConfig(num_blocks, 4, 1, True, b"test")
-        config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=16, max_steps_in_flight=depth)
+        config = SchedulerConfig(
+            max_num_seqs=8, max_num_batched_tokens=16, max_steps_in_flight=depth, admission_quantile=0.0
+        )
         self.scheduler = Scheduler(config, KVCacheManager(cache), speculation)
         self.runner = FakeRunner(4)
         ticks, seeds = count(100), count()

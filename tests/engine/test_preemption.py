@@ -31,7 +31,7 @@ class Clock:
 
 def _engine(cache: CacheConfig, mode: PreemptionMode, clock: Clock) -> tuple[Engine, Scheduler]:
     seeds: Iterator[int] = repeat(0)
-    config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=128, preemption_mode=mode)
+    config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=128, preemption_mode=mode, admission_quantile=0.0)
     scheduler = Scheduler(config, KVCacheManager(cache))
     runner = FakeRunner(cache.block_size)
     parts = EngineParts(scheduler, runner, Pieces(), frozenset(), VOCAB_SIZE, clock, lambda: next(seeds), 1024)

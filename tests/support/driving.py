@@ -66,15 +66,16 @@ class Job:
 
 class Driver:
     """An engine with its answers by request id and choice. Settings are those of ``EngineArgs``; nothing is drafted
-    where a test does not ask for it, no prompt is slowed down for others, since how much is depends on the clock, and
-    models whose weights are fp32 have keys and values in fp32, as transformers has.
+    where a test does not ask for it, no prompt is slowed down for others, since how much is depends on the clock,
+    admission does not look ahead, since of small pools the point is who is preempted, and models whose weights are fp32
+    have keys and values in fp32, as transformers has.
 
     ``checks``: all invariants of the core after every step; slow in a large pool.
     """
 
     def __init__(self, model: Path, checks: bool = True, **settings: Any) -> None:
         kv_dtype = "fp32" if model.is_dir() else "auto"
-        usual = {"kv_cache_dtype": kv_dtype, "speculation": "off", "target_itl_ms": 1e9}
+        usual = {"kv_cache_dtype": kv_dtype, "speculation": "off", "target_itl_ms": 1e9, "admission_quantile": 0.0}
         args = EngineArgs(**{"model": str(model)} | usual | settings)
         self.tokenizer = build_tokenizer(args)
         self.engine = build_engine(args, self.tokenizer)

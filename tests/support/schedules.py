@@ -14,7 +14,7 @@ from octavo.core.step import StepPlan
 from tests.support.drafters import HostileDrafter
 from tests.support.fake_runner import FREQUENT_EOS
 from tests.support.naive_beam_search import Search
-from tests.support.policies import POLICIES, with_policy
+from tests.support.policies import POLICIES, QUANTILES, with_policy
 from tests.support.scheduling import Harness
 
 HEADS: list[list[int]] = [[], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 9, 9, 9, 9, 9], [5] * 17]
@@ -44,6 +44,7 @@ class Schedule:
             num_disk_slots=rng.choice([0, 0, 3, 20]),
             preemption_mode=rng.choice(PREEMPTION_MODES),
             head_skips=SkipBounds(rng.choice([0, 1, 3, 32]), rng.choice([0, 1, 4, 256])),
+            admission_quantile=rng.choice(QUANTILES),
             pin_quota=rng.choice([0.1, 0.5, 0.9]),
             eviction_policy=rng.choice(["lru", "reuse"]),
             speculation=Speculation(rng.choice([0, 0, 1, 4, 15]), lambda: HostileDrafter(rng)),

@@ -18,7 +18,6 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.sanitizer import KVSanitizer
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import (
-    ADMISSION_QUANTILE,
     PolicySettings,
     PreemptionMode,
     PromptBounds,
@@ -60,7 +59,8 @@ class Harness:
     policy: PolicySettings = field(default_factory=PolicySettings)
     standing: Callable[[int], Mapping[str, Any]] = lambda number: NOTHING
     prompts: PromptBounds = field(default_factory=PromptBounds)
-    admission_quantile: float = ADMISSION_QUANTILE
+    admission_quantile: float = 0.0
+    """Of most scenarios the point is that what fits now does not later; random schedules draw it."""
     pin_quota: float = 0.5
     eviction_policy: str = "lru"
     speculation: Speculation = field(default_factory=Speculation)
