@@ -8,6 +8,7 @@ counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024)
 from collections.abc import Iterable
 from math import inf
 
+from octavo.core.least import Least
 from octavo.core.ordering import Fcfs
 from octavo.core.request import UNRANKED, Request, Status
 from octavo.core.running import RunningSet
@@ -29,6 +30,7 @@ class FairShares(Fcfs):
         self._tenants = tenants
         self._next_rank = 0
         self._last_started: Tenant | None = None
+        self._backlogged = Least(self._service_in_line)
 
     def arrive(self, request: Request, running: RunningSet) -> None:
         """A tenant that had nothing in line earned nothing meanwhile: its counter is lifted to the smallest of those
@@ -37,12 +39,11 @@ class FairShares(Fcfs):
         if tenant.num_unstarted:
             return
         self.catch_up(running)
-        waiting = self._tenants.backlogged()
-        if waiting:
-            floor = min(map(self._service, waiting))
-        else:
+        floor = self._least_service()
+        if floor is None:
             floor = 0.0 if self._last_started is None else self._service(self._last_started)
         tenant.lift += max(0.0, floor - self._service(tenant))
+        self._backlogged.note(request.tenant, self._service(tenant))
 
     def take_up(self, request: Request) -> None:
         """The beams of a search wait for each other, so all of them are before whoever is after one."""
@@ -74,8 +75,8 @@ class FairShares(Fcfs):
 
     def may_pass(self, request: Request) -> bool:
         """Only of a tenant that is not far ahead of the one that has got least."""
-        least = min(map(self._service, self._tenants.backlogged()), default=inf)
-        return self._service(self._tenants.of(request.tenant)) - least <= self._settings.fair_slack
+        least = self._least_service()
+        return least is None or self._service(self._tenants.of(request.tenant)) - least <= self._settings.fair_slack
 
     def are_equal(self, one: Request, other: Request) -> bool:
         return one.tenant == other.tenant
@@ -86,8 +87,17 @@ class FairShares(Fcfs):
     def standing(self, request: Request) -> dict[str, int | float]:
         """Its tenant's counter, and by how much it is ahead of the smallest of those that have requests in line."""
         service = self._service(self._tenants.of(request.tenant))
-        least = min(map(self._service, self._tenants.backlogged()), default=service)
-        return {"tenant_service": service, "tenant_ahead": service - least}
+        least = self._least_service()
+        return {"tenant_service": service, "tenant_ahead": 0.0 if least is None else service - least}
+
+    def _least_service(self) -> float | None:
+        """Of the tenants with requests that have not started; None: there are none."""
+        name = self._backlogged.first()
+        return None if name is None else self._service_in_line(name)
+
+    def _service_in_line(self, name: str) -> float | None:
+        tenant = self._tenants.backlogged(name)
+        return None if tenant is None else self._service(tenant)
 
     def _service(self, tenant: Tenant) -> float:
         """The counter: weighted tokens, and what was lifted."""

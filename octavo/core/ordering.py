@@ -50,7 +50,7 @@ class Ordering(Protocol):
         ...
 
     def share(self, line: str) -> float:
-        """The line with the smallest goes next."""
+        """The line with the smallest goes next; it never shrinks while somebody stands there."""
         ...
 
     def may_pass(self, request: Request) -> bool:

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from itertools import chain, islice
 
+from octavo.core.least import Least
 from octavo.core.ordering import Ordering
 from octavo.core.request import Request
 
@@ -16,12 +17,16 @@ class RequestQueue:
         self._ordering = ordering
         self._lines: dict[str, list[Request]] = {}
         self._members: set[Request] = set()
+        self._first = Least(self._standing)
         self.num_pushed = 0
         """So far: whether somebody has come since."""
 
     def push(self, request: Request) -> None:
-        line = self._lines.setdefault(self._ordering.line_of(request), [])
+        name = self._ordering.line_of(request)
+        line = self._lines.setdefault(name, [])
         insort(line, request, key=self._ordering.place)
+        if line[0] is request:
+            self._first.note(name, (self._ordering.share(name), request.order))
         self._members.add(request)
         self.num_pushed += 1
 
@@ -30,13 +35,14 @@ class RequestQueue:
         if len(self._lines) == 1:
             (line,) = self._lines.values()
             return line[0]
-        return min(self._lines.items(), key=self._standing)[1][0] if self._lines else None
+        name = self._first.first()
+        return None if name is None else self._lines[name][0]
 
     def following(self, first: Request, limit: int) -> list[Request]:
         """At most ``limit`` that come after ``first``, which stands here at the head, as things are now."""
         own = self._ordering.line_of(first)
         at = bisect_right(self._lines[own], self._ordering.place(first), key=self._ordering.place)
-        others = (line for name, line in self._in_order() if name != own)
+        others = (self._lines[name] for name in self._in_order() if name != own)
         return list(islice(chain(self._lines[own][at : at + limit], *others), limit))
 
     def num_before(self, request: Request) -> int:
@@ -59,13 +65,14 @@ class RequestQueue:
         self._ordering.hasten(request)
         self.push(request)
 
-    def _in_order(self) -> list[tuple[str, list[Request]]]:
-        return sorted(self._lines.items(), key=self._standing)
+    def _in_order(self) -> list[str]:
+        """The names of all lines."""
+        return sorted(self._lines, key=lambda name: (self._ordering.share(name), self._lines[name][0].order))
 
-    def _standing(self, named: tuple[str, list[Request]]) -> tuple[float, int]:
-        """Of a line, and of equals the one whose first request came first."""
-        name, line = named
-        return self._ordering.share(name), line[0].order
+    def _standing(self, name: str) -> tuple[float, int] | None:
+        """Of a line, and of equals the one whose first request came first. Shares only grow."""
+        line = self._lines.get(name)
+        return None if line is None else (self._ordering.share(name), line[0].order)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -75,4 +82,4 @@ class RequestQueue:
 
     def __iter__(self) -> Iterator[Request]:
         """In order."""
-        return chain.from_iterable(line for _, line in self._in_order())
+        return chain.from_iterable(self._lines[name] for name in self._in_order())

@@ -58,9 +58,10 @@ class Tenants:
                 self._named.append(name)
         return tenant
 
-    def backlogged(self) -> list[Tenant]:
-        """Those with requests that have not started."""
-        return [tenant for tenant in self._known.values() if tenant.num_unstarted]
+    def backlogged(self, name: str) -> Tenant | None:
+        """The record of a tenant, if it has requests that have not started."""
+        tenant = self._known.get(name)
+        return tenant if tenant is not None and tenant.num_unstarted else None
 
     def add(self, request: Request) -> None:
         tenant = self.of(request.tenant)
