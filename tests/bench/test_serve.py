@@ -178,6 +178,27 @@ def test_addresses() -> None:
     assert tls is not None
 
 
+def test_a_server_that_has_nothing_but_completions(tmp_path: Path) -> None:
+    """No usage, no metrics, no last event, other fields and comments: as other engines' servers are."""
+
+    def parts(_index: int, body: dict[str, Any]) -> list[tuple[float, bytes]]:
+        assert "ignore_eos" not in body
+        chunk = {"id": "x", "object": "text_completion", "usage": None, "choices": [{"index": 0, "text": "a"}]}
+        last = {"choices": [{"index": 0, "text": None, "finish_reason": "length", "logprobs": None}]}
+        events = (f"data: {json.dumps(each)}\r\n\r\n".encode() for each in (chunk, chunk, chunk, last))
+        return [(0.0, b": hello\r\n\r\n"), *((0.0, event) for event in events)]
+
+    figures_file = tmp_path / "figures.json"
+    with stream_server(Script(parts)) as seen:
+        address = ("--base-url", f"http://127.0.0.1:{seen.port}", "--model", "theirs", "--no-ignore-eos")
+        result = run_command(*address, "--request-rates", "50,inf", "--num-prompts", "3", "--json", str(figures_file))
+    assert result.exit_code == 0, result.output
+    assert "50 requests/s" in result.output
+    for row in json.loads(figures_file.read_text())["figures"]["serve"]:
+        assert (row["num_completed"], row["output_tokens"], row["prompt_tokens"]) == (3, 9, 0)
+        assert (row["prefix_hit_percent"], row["num_preemptions"]) == (None, None)
+
+
 @pytest.mark.slow
 def test_the_real_server(tmp_path: Path) -> None:
     model = rand_model(tmp_path / "model")

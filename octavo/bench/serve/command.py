@@ -85,7 +85,8 @@ def check_it_answers(target: Target) -> None:
 
 def transposed(rows: Sequence[Mapping[str, object]]) -> tuple[list[dict[str, object]], dict[str, str]]:
     """A line a figure and a column a rate, with the columns' headings; lines of which nothing is known are left out."""
-    names = [f"{row['request_rate']} requests/s" for row in rows]
+    rates = [row["request_rate"] for row in rows]
+    names = [f"{rate:g} requests/s" if isinstance(rate, float | int) else f"{rate} requests/s" for rate in rates]
     lines: list[dict[str, object]] = []
     for key, title in LINES.items():
         if any(row[key] is not None for row in rows):
@@ -112,10 +113,14 @@ def _show_errors(runs: Mapping[float, Run]) -> None:
     type=Rates(),
     default="inf",
     show_default=True,
-    help="Requests a second, or several rates to measure one after another: 1,2,4. inf: all at once.",
+    help="Requests a second, or several rates to measure one after another: 1,2,4. inf: all of them at once.",
 )
 @click.option(
-    "--arrivals", type=click.Choice(ARRIVALS), default=POISSON, show_default=True, help="When requests are due."
+    "--arrivals",
+    type=click.Choice(ARRIVALS),
+    default=POISSON,
+    show_default=True,
+    help="When requests are due: drawn, or as in a trace of Azure at another speed.",
 )
 @click.option(
     "--burstiness",
@@ -125,11 +130,25 @@ def _show_errors(runs: Mapping[float, Run]) -> None:
     help="Of poisson: below 1 they come in bursts, above 1 evenly.",
 )
 @click.option("--num-prompts", type=click.IntRange(1), default=100, show_default=True, help="At each rate.")
-@click.option("--max-concurrency", type=click.IntRange(1), help="Open requests; others wait in this client.")
-@click.option("--lengths", type=click.Choice(LENGTHS), default=SYNTHETIC, show_default=True, help="In tokens.")
-@click.option("--input-len", type=Span(), default="128", show_default=True, help="Of synthetic: 128, or 64-256.")
-@click.option("--output-len", type=Span(), default="128", show_default=True, help="Of synthetic: 128, or 64-256.")
-@click.option("--divisor", type=click.IntRange(1), default=1, show_default=True, help="Of the lengths of a trace.")
+@click.option(
+    "--max-concurrency",
+    type=click.IntRange(1),
+    help="Most requests that are open; others wait in this client, and that counts as latency.  [default: no bound]",
+)
+@click.option(
+    "--lengths",
+    type=click.Choice(LENGTHS),
+    default=SYNTHETIC,
+    show_default=True,
+    help="Of prompts and answers, in tokens.",
+)
+@click.option(
+    "--input-len", type=Span(), default="128", show_default=True, help="Prompts of synthetic lengths: 128, or 64-256."
+)
+@click.option("--output-len", type=Span(), default="128", show_default=True, help="Answers of synthetic lengths.")
+@click.option(
+    "--divisor", type=click.IntRange(1), default=1, show_default=True, help="The lengths of a trace, over this."
+)
 @click.option(
     "--shared-prefix-len",
     type=click.IntRange(0),
@@ -138,7 +157,11 @@ def _show_errors(runs: Mapping[float, Run]) -> None:
     help="Tokens that all prompts begin with, before their own.",
 )
 @click.option(
-    "--vocab-size", type=click.IntRange(2), default=30_000, show_default=True, help="Token ids of prompts are below."
+    "--vocab-size",
+    type=click.IntRange(2),
+    default=30_000,
+    show_default=True,
+    help="Token ids of prompts are below this: what the model has, or less.",
 )
 @click.option(
     "--goodput",
@@ -149,14 +172,17 @@ def _show_errors(runs: Mapping[float, Run]) -> None:
     help="Milliseconds that count as in time: ttft:500, itl:100, tpot:50, e2el:5000. Several times, or with spaces.",
 )
 @click.option(
-    "--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="Ask for answers of their full length."
+    "--ignore-eos/--no-ignore-eos",
+    default=True,
+    show_default=True,
+    help="Ask for answers of their full length, by a field that not all servers know.",
 )
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, help="Seconds an answer."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws arrivals, lengths and prompts.")
 @click.option(
-    "--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw them to this SVG file."
+    "--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw the latencies to this SVG file."
 )
 @json_option
 def serve_command(
