@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.structured import Constraint, StructuredLimits, as_constraint
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.server.answers import event_stream, unless_gone
 from octavo.server.auth import Role, allowance_of, role_of, tenant_of, trace_id_of
@@ -17,6 +18,8 @@ from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.chat_answer import RESPONSE_ROLE, ChatAnswer
 from octavo.server.context import check_model, server_state
+from octavo.server.dialect import new_call_id
+from octavo.server.forced_calls import forced_constraint, forced_syntax
 from octavo.server.generation import Generation
 from octavo.server.keeping import cache_marks, marked_pins, prompt_pins, retention_of
 from octavo.server.promises import Share
@@ -72,7 +75,7 @@ async def create_chat_completion(request: Request) -> Response:
     tools = tool_use(state, fields)
     _refuse(fields, tools)
     params = _params(state, fields, tools)
-    await state.constraints.check(params.constraint, constraint_field(fields))
+    await state.constraints.check(params.constraint, "tools" if tools.is_forced else constraint_field(fields))
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
     truncate = fields.truncate_prompt_tokens
@@ -122,16 +125,23 @@ async def _reply_format(
 ) -> ReplyFormat:
     """What the answer is to be read for."""
     dialect = state.dialect
-    tool_format = None
-    if dialect.tools is not None and tools.mode == "auto":
-        parallel = fields.parallel_tool_calls is not False
-        tool_format = ToolFormat(dialect.tools.syntax, tools.names, dialect.tools.make_id, parallel)
-    if dialect.reasoning is None:
+    tool_format = _tool_format(state, fields, tools)
+    if dialect.reasoning is None or tools.is_forced:
         return ReplyFormat(tool_format)
     if fields.continue_final_message:
         return ReplyFormat(tool_format, dialect.reasoning, dialect.reasoning.open_within(message_text(messages[-1])))
     end = await in_text_thread(state, lambda: state.tokenizer.decode(prompt.token_ids[-NUM_END_TOKENS:], False))
     return ReplyFormat(tool_format, dialect.reasoning, dialect.reasoning.open_after(end))
+
+
+def _tool_format(state: ServerState, fields: ChatRequest, tools: ToolUse) -> ToolFormat | None:
+    known, is_parallel = state.dialect.tools, fields.parallel_tool_calls is not False
+    make_id = new_call_id if known is None else known.make_id
+    if tools.is_forced:
+        return ToolFormat(forced_syntax(tools), tools.names, make_id, is_parallel)
+    if known is None or tools.mode == "none":
+        return None
+    return ToolFormat(known.syntax, tools.names, make_id, is_parallel)
 
 
 def _echoed_text(fields: ChatRequest, messages: Messages) -> str:
@@ -140,8 +150,8 @@ def _echoed_text(fields: ChatRequest, messages: Messages) -> str:
 
 
 def _refuse(fields: ChatRequest, tools: ToolUse) -> None:
-    if tools.is_forced:
-        raise InvalidRequestError(f"tool_choice {tools.mode} is not supported yet.", "tool_choice")
+    if tools.is_forced and fields.use_beam_search:
+        raise InvalidRequestError("tool_choice cannot force a call with use_beam_search.", "tool_choice")
     if fields.functions:
         raise InvalidRequestError("functions are not supported; send tools.", "functions")
 
@@ -177,6 +187,16 @@ async def _pins(
     return tuple(wishes)
 
 
+def _constraint(fields: ChatRequest, tools: ToolUse, limits: StructuredLimits) -> Constraint | None:
+    """What the text must be, whether its form or a call is asked for."""
+    asked = asked_constraint(fields, limits)
+    forced = as_constraint(forced_constraint(tools, fields.parallel_tool_calls is not False), limits, "tools")
+    if asked is not None and forced is not None:
+        name = constraint_field(fields)
+        raise InvalidRequestError(f"{name} cannot be used where tool_choice forces a call; leave it out.", name)
+    return asked or forced
+
+
 def _params(state: ServerState, fields: ChatRequest, tools: ToolUse) -> SamplingParams:
     """Control tokens that mark thinking or calls stay in the text: they are what it is understood by."""
     limits = state.settings.limits
@@ -190,7 +210,7 @@ def _params(state: ServerState, fields: ChatRequest, tools: ToolUse) -> Sampling
                 "top_logprobs",
             )
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-    constraint = asked_constraint(fields, limits.sampling.structured)
+    constraint = _constraint(fields, tools, limits.sampling.structured)
     params = sampling_params(fields, limits, max_tokens=_max_tokens(fields), logprobs=logprobs, constraint=constraint)
     params.check_vocabulary(state.engine.limits.vocab_size)
     dialect = state.dialect

@@ -16,7 +16,7 @@ NO_PARSER = "none"
 """In place of a reasoning parser's name: thinking stays in the text."""
 
 
-def _call_id() -> str:
+def new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
@@ -31,14 +31,12 @@ class ToolDialect:
 
     syntax: Syntax
     markers: tuple[str, ...] = ()
-    make_id: Callable[[], str] = _call_id
+    make_id: Callable[[], str] = new_call_id
 
-
-PLAIN_JSON = ToolDialect(read_json_calls)
 
 TOOL_PARSERS: Mapping[str, ToolDialect] = {
     "hermes": ToolDialect(hermes.read_hermes, (hermes.OPEN, hermes.CLOSE)),
-    "json": PLAIN_JSON,
+    "json": ToolDialect(read_json_calls),
     "llama3_json": ToolDialect(llama3.read_llama3, (llama3.TAG,)),
     "mistral": ToolDialect(
         mistral.read_mistral, (mistral.MARKER, mistral.CALL_ID, mistral.ARGS), make_id=_short_call_id

@@ -93,3 +93,64 @@ def test_a_template_that_opens_the_thinking(tmp_path: Path) -> None:
         begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "<think>So. "}]
         thought = chat(client, begun, continue_final_message=True).message
         assert (thought.reasoning_content, thought.content) == ("Hm, 2.", "Two.")
+
+
+FORECAST: Any = {
+    "type": "function",
+    "function": {
+        "name": "forecast",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"enum": ["Zürich", "東京", 'a"b']},
+                "days": {"type": "array", "items": {"$ref": "#/$defs/day"}, "maxItems": 2},
+            },
+            "required": ["city", "days"],
+            "additionalProperties": False,
+            "$defs": {"day": {"type": "integer", "minimum": 0, "maximum": 6}},
+        },
+    },
+}
+STOP: Any = {
+    "type": "function",
+    "function": {"name": "stop", "parameters": {"type": "object", "additionalProperties": False}},
+}
+
+
+def check_forecast(arguments: str) -> None:
+    read = json.loads(arguments)
+    assert set(read) == {"city", "days"}
+    assert read["city"] in ("Zürich", "東京", 'a"b')
+    assert all(day in range(7) for day in read["days"])
+
+
+def test_calls_that_have_to_be_made(rand: Path) -> None:
+    """A model that knows nothing of them: what it says always parses, and streamed it is the same."""
+    named = {"type": "function", "function": {"name": "forecast"}}
+    with serving(rand) as client:
+        for seed in range(6):
+            for choice in ("required", named):
+                fields: Any = {
+                    "model": MODEL,
+                    "messages": [{"role": "user", "content": "hello"}],
+                    "tools": [FORECAST, STOP],
+                    "tool_choice": choice,
+                    "parallel_tool_calls": False,
+                    "temperature": 1,
+                    "seed": seed,
+                    "max_tokens": 200,
+                }
+                (said,) = client.chat.completions.create(**fields).choices
+                with client.chat.completions.stream(**fields) as events:
+                    streamed = events.get_final_completion().choices[0]
+                assert said.finish_reason == streamed.finish_reason == "tool_calls"
+                assert not said.message.content
+                (call,) = said.message.tool_calls or []
+                (same,) = streamed.message.tool_calls or []
+                assert call.type == "function"
+                assert (call.function.name, call.function.arguments) == (same.function.name, same.function.arguments)
+                if call.function.name == "forecast":
+                    check_forecast(call.function.arguments)
+                else:
+                    assert choice == "required"
+                    assert json.loads(call.function.arguments) == {}

@@ -52,7 +52,7 @@ def ask(api: openai.OpenAI, text: str, cut: str | int = "each", **fields: Any) -
     assert len({call.id for call in calls}) == len(calls)
     assert all(call.type == "function" and call.id.startswith("call_") for call in calls)
     called = [(call.function.name, call.function.arguments) for call in calls if call.type == "function"]
-    return Said(message.content, called, answer.choices[0].finish_reason)
+    return Said(message.content or None, called, answer.choices[0].finish_reason)
 
 
 def stream(api: openai.OpenAI, text: str, cut: str | int = "each", **fields: Any) -> Said:

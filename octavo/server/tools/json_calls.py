@@ -13,11 +13,14 @@ from octavo.server.tools.feed import BLANKS, Reading, TextFeed
 FENCE = "```"
 
 
-def read_json_calls(feed: TextFeed, out: EventList, names: Collection[str]) -> Reading[None]:
+def read_json_calls(
+    feed: TextFeed, out: EventList, names: Collection[str], *, is_all_calls: bool = False
+) -> Reading[None]:
+    """``is_all_calls``: the text can be nothing else, so that a beginning of it is nothing to show."""
     while True:
         yield from feed.until((FENCE, "[", "{"), out.content)
         opening = _Opening()
-        if not (yield from attempt(feed, out, names, opening.read, is_marked=False)):
+        if not (yield from attempt(feed, out, names, opening.read, is_marked=is_all_calls)):
             continue
         if opening.is_list:
             yield from read_list_tail(feed, out, names)
