@@ -54,6 +54,11 @@ def test_bookkeeping_imports_no_tensor_library(package: str) -> None:
     assert run_fresh(code).strip() == "[]"
 
 
+def test_the_library_of_grammars_is_loaded_when_the_first_one_is_asked_for() -> None:
+    code = "import sys, octavo.build, octavo.server.run; print('llguidance' in sys.modules)"
+    assert run_fresh(code) == "False\n"
+
+
 def test_inspecting_a_model_imports_no_torch(smollm2_path: Path, tmp_path: Path) -> None:
     """A GGUF file, and a folder of safetensors."""
     for model in (smollm2_path, rand_model(tmp_path, "qwen2")):

@@ -3,10 +3,10 @@
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -40,15 +40,22 @@ DEFAULT_SHAPE = {"batch_size": 8, "input_len": 32, "output_len": 128}
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``batch_size`` prompts of ``input_len`` random tokens, each answered by exactly ``output_len``."""
+    """``batch_size`` prompts of ``input_len`` random tokens, each answered by exactly ``output_len``, where what the
+    answers must be does not end before."""
 
     batch_size: int
     input_len: int
     output_len: int
+    structured_outputs: Mapping[str, Any] | None = None
 
     def requests(self, vocab_size: int, source: random.Random) -> Iterator[EngineRequest]:
         """They arrive now; their prompts are new each time, so none is in the prefix cache."""
-        params = SamplingParams(temperature=0.0, max_tokens=self.output_len, ignore_eos=True)
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=self.output_len,
+            ignore_eos=True,
+            structured_outputs=self.structured_outputs,
+        )
         for number in range(self.batch_size):
             prompt = [source.randrange(vocab_size) for _ in range(self.input_len)]
             yield EngineRequest(str(number), prompt, params, arrival_time=time.time())
@@ -106,7 +113,7 @@ def measure(
     first_token, total = fmean(timing.first_token for timing in timings), fmean(timing.total for timing in timings)
     steps = [step for timing in timings for step in timing.steps]
     row: dict[str, float | None] = {
-        **asdict(batch),
+        **{name: getattr(batch, name) for name in DEFAULT_SHAPE},
         "first_token_milliseconds": 1e3 * first_token,
         "milliseconds_per_step": 1e3 * median(step.seconds for step in steps) if steps else None,
         "seconds": total,
@@ -152,7 +159,8 @@ def latency(
     from octavo.build import build_engine
 
     given = {name: value for name, value in shape.items() if value is not None}
-    batches = [Batch(**DEFAULT_SHAPE | given)] if given else list(GRID)
+    shape_given: dict[str, Any] = DEFAULT_SHAPE | given
+    batches = [Batch(**shape_given)] if given else list(GRID)
     watch = Stopwatch() if with_breakdown else None
     engine, source, rows = build_engine(engine_args, timed=watch or untimed), random.Random(0), []
     for batch in batches:

@@ -14,6 +14,7 @@ BENCHES = {
     "throughput": LazyCommand("octavo.bench.throughput:throughput", "Tokens a second on real lengths."),
     "interference": LazyCommand("octavo.bench.interference:interference", "A long prompt among streams."),
     "speculation": LazyCommand("octavo.bench.speculation:speculation", "One stream with drafts and without."),
+    "structured": LazyCommand("octavo.bench.structured:structured", "Constrained answers: exactness, and their cost."),
     "beam": LazyCommand("octavo.bench.beam:beam", "Beam search in the core and in a loop outside."),
     "memory": LazyCommand("octavo.bench.memory:memory_command", "Share of the KV memory that holds tokens."),
     "scheduler": LazyCommand("octavo.bench.scheduler:scheduler_command", "Steps a second without a model."),

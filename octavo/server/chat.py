@@ -105,7 +105,9 @@ async def create_chat_completion(request: Request) -> Response:
             allowance=allowance_of(request),
             param="messages",
         )
-        reply_format = await _reply_format(state, fields, tools, messages, prompt)
+        reply_format = ReplyFormat()
+        if params.constraint is None:  # else the text is what was asked for, whatever it may look like
+            reply_format = await _reply_format(state, fields, tools, messages, prompt)
         answer = ChatAnswer(state, fields, generation, reply_format, _echoed_text(fields, messages))
         if fields.stream:
             return await event_stream(request, answer.events())

@@ -145,4 +145,5 @@ def _sentence(error: str) -> str:
     if error.startswith("panic"):
         return "it cannot be compiled"
     lines = (line.strip() for line in error.splitlines())
-    return _PLACE.sub("", " ".join(line for line in lines if line and not _QUOTED_LINE.match(line)))[:300]
+    sentence = " ".join(line for line in lines if line and not _QUOTED_LINE.match(line))
+    return _PLACE.sub("", sentence).split(" Enable '")[0][:300]  # nobody can switch on options of the library

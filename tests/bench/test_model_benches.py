@@ -111,3 +111,25 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "octavo serve ended with code 1: Error: " in result.output
     assert "none.gguf" in result.output
+
+
+def test_structured_steps(bench: Bench) -> None:
+    shape = ["--batch-size", "2", "--input-len", "3", "--output-len", "6"]
+    rows = bench("structured", *shape, "--num-iters", "1", "--num-blocks", "64")
+    assert [row["constraint"] for row in rows] == ["none", "schema", "regex"]
+    assert all(row["milliseconds_per_step"] > 0 for row in rows)
+    assert [row["more_percent"] is None for row in rows] == [True, False, False]
+
+
+def test_structured_schemas(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "schemas.jsonl"
+    tests = [{"data": {"a": 1}, "valid": True}, {"data": {"a": "x"}, "valid": False}, {"data": {"b": 1}, "valid": True}]
+    entries = [
+        {"id": "one", "schema": {"properties": {"a": {"type": "integer"}}}, "tests": tests},
+        {"id": "two", "schema": {"not": {}}, "tests": []},
+    ]
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    (row,) = bench("structured", "--schemas", str(path))
+    assert (row["schemas"], row["refused"], row["valid"], row["invalid"]) == (2, 1, 2, 1)
+    assert row["valid_percent"] == row["invalid_percent"] == 100
+    assert row["mask_microseconds"] > 0
