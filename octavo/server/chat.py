@@ -106,7 +106,7 @@ async def create_chat_completion(request: Request) -> Response:
             param="messages",
         )
         reply_format = ReplyFormat()
-        if params.constraint is None:  # else the text is what was asked for, whatever it may look like
+        if params.constraint is None or tools.is_forced:  # else the text is what was asked for, whatever it looks like
             reply_format = await _reply_format(state, fields, tools, messages, prompt)
         answer = ChatAnswer(state, fields, generation, reply_format, _echoed_text(fields, messages))
         if fields.stream:
