@@ -47,7 +47,7 @@ class Population:
         """New requests and preempted ones."""
         self.prefix_waits = PrefixWaits(config.max_prefix_wait_steps, self.waiting.push)
         self.families = Families()
-        self.held_long: dict[Request, None] = {}
+        self.held_long = RequestQueue(self.ordering)
         """Long prompts that wait until fewer of them are in work."""
         self.output_lengths = OutputLengths()
         self.publisher = Publisher(kv, self.prefix_waits)
@@ -226,12 +226,14 @@ class Population:
     def hold_long(self, request: Request) -> None:
         """Set a long prompt aside, until ``release_long``."""
         self.waiting.remove(request)
-        self.held_long[request] = None
+        self.held_long.push(request)
 
     def release_long(self) -> None:
-        """Long prompts get in line again, each at its old place."""
-        held, self.held_long = self.held_long, {}
-        self.requeue(held)
+        """The first of the long prompts that were set aside, if any, gets in line again, at its old place."""
+        request = self.held_long.peek()
+        if request is not None:
+            self.held_long.remove(request)
+            self.waiting.push(request)
 
     def forget_cached(self, with_blocks: Iterable[Request]) -> None:
         """Empty the prefix cache, but for what is pinned. Requests ``with_blocks``, also those that have ended and that
@@ -262,10 +264,7 @@ class Population:
 
     def _take_from_line(self, request: Request) -> None:
         self._drop_swapped(request)
-        if request in self.held_long:
-            del self.held_long[request]
-            return
-        for place in (self.prefix_waits, self.families):
+        for place in (self.held_long, self.prefix_waits, self.families):
             if request in place:
                 place.remove(request)
                 return

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from octavo.core.ordering import Ordering
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import SkipBounds
 
@@ -10,8 +11,9 @@ class Skipping:
     """Who may be passed, and by how many. A preempted request never is: its client has part of the answer and waits for
     the rest."""
 
-    def __init__(self, bounds: SkipBounds) -> None:
+    def __init__(self, bounds: SkipBounds, ordering: Ordering) -> None:
         self._bounds = bounds
+        self._ordering = ordering
         self._now = 0.0
 
     def tell_time(self, now: float) -> None:
@@ -35,8 +37,10 @@ class Skipping:
         return min(num_left, int((self._bounds.max_seconds - seconds) / seconds * num_steps))
 
     def note(self, skipped: Iterable[Request], step_id: int) -> None:
-        """A request has passed all of these in step ``step_id``."""
+        """One more request passes all of these in step ``step_id``: whatever their order was, they come before it from
+        now on."""
         for request in skipped:
+            self._ordering.take_up(request)
             request.num_skips += 1
             request.first_skip = request.first_skip or (step_id, self._now)
 

@@ -315,6 +315,18 @@ def test_a_held_prompt_can_be_aborted() -> None:
     assert held.status is Status.ABORTED
 
 
+def test_held_prompts_come_back_one_by_one_as_they_came() -> None:
+    """The others are not looked at again until it is their turn."""
+    harness = Harness(num_blocks=400, prompts=PromptBounds(1, long_threshold=40))
+    requests = [harness.add(prompt(200, number), 1) for number in range(4)]
+    held, seen = harness.scheduler.population.held_long, [list[Request]()]
+    while harness.scheduler.has_work:
+        harness.step()
+        if seen[-1] != list(held):
+            seen.append(list(held))
+    assert seen == [[], requests[1:], requests[2:], requests[3:], []]
+
+
 @pytest.mark.parametrize("bounds", [{"max_long": 0}, {"long_threshold": 0}, {"target_seconds": 0.0}])
 def test_bounds_that_are_none_are_refused(bounds: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):

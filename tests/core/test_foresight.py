@@ -90,7 +90,7 @@ def test_the_slack_is_spent_by_admissions_and_found_again() -> None:
     for number in range(4):
         harness.add([number * 10 + i for i in range(8)], 24)  # 8 blocks each at most
         harness.step()
-    foresight = harness.scheduler._planner.admission._foresight
+    foresight = harness.scheduler._planner.admission._looking_ahead._foresight
     assert 0 < foresight._slack <= 64 - 4 * 8 + 8
     harness.run()
 
