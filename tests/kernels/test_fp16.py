@@ -54,7 +54,7 @@ def in_fp32(paged: Paged) -> KVLayer:
 
 @pytest.mark.parametrize("head_dim", [64, 72, 80])
 @pytest.mark.parametrize("block_size", [4, 16, 32])
-@pytest.mark.parametrize(("context", "queries"), [(45, 1), (45, 13)])
+@pytest.mark.parametrize(("context", "queries"), [(45, 1), (45, 13), (45, 15)])
 def test_attention_has_the_bits_of_fp32_memory_with_the_same_numbers(
     ops: Ops, head_dim: int, block_size: int, context: int, queries: int
 ) -> None:

@@ -58,7 +58,7 @@ def test_threads_batches_and_chunks_change_no_bits_of_long_contexts(
     window: int | None,
 ) -> None:
     spec = AttentionSpec(6, 2, head_dim, scale=0.1, window=window)
-    lengths = [(1300, 1), (257, 1), (700, 20), (40, 40), (2000, 2)]
+    lengths = [(1300, 1), (257, 1), (700, 20), (40, 40), (900, 5), (2000, 2)]
     sequences = [logical_sequence(spec, context, queries, seed=i) for i, (context, queries) in enumerate(lengths)]
     q = random_rows(sum(queries for _, queries in lengths), 6 * head_dim)
 

@@ -148,8 +148,9 @@ inline void attention(const AttentionArgs& a, int64_t task) {
     const int64_t sequence = sequence_of_task(a, task);
     const int64_t num_rows = a.batch.query_starts[sequence + 1] - a.batch.query_starts[sequence];
     const int64_t queries_per_head = num_rows * (a.shape.num_heads / a.shape.num_kv_heads);
-    // Shorter numbers are converted once where several calls of micro() would each convert them.
-    const bool convert_once = queries_per_head > kMaxRows;
+    // Shorter numbers are converted once where many calls of micro() would each convert them. A few had better read them where
+    // they lie: that is in one piece, and asked for ahead.
+    const bool convert_once = queries_per_head > 5 * kMaxRows;
     auto run = attention_over<float, float>;
     if (a.batch.kv_type == kOctavoKvFp16) run = convert_once ? attention_over<Half, float> : attention_over<Half, Half>;
     if (a.batch.kv_type == kOctavoKvInt8) run = convert_once ? attention_over<int8_t, float> : attention_over<int8_t, int8_t>;
