@@ -1,5 +1,6 @@
 """How the served model writes tool calls and marks its thinking: as the operator says, or as its template shows."""
 
+import logging
 import re
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +12,8 @@ from octavo.server.reasoning import REASONING_PARSERS, ReasoningMarks
 from octavo.server.tools import hermes, llama3, mistral
 from octavo.server.tools.json_calls import read_json_calls
 from octavo.server.tools.parser import Syntax
+
+logger = logging.getLogger(__name__)
 
 NO_PARSER = "none"
 """In place of a reasoning parser's name: thinking stays in the text."""
@@ -76,6 +79,7 @@ def find_dialect(tokenizer: Tokenizer, tool_call_parser: str | None, reasoning_p
     """Names as ``check_parsers`` takes them; None: what the chat template shows, if it is plain."""
     tools_name = tool_call_parser or tool_parser_of(tokenizer.template_source(for_tools=True) or "")
     reasoning_name = reasoning_parser or reasoning_parser_of(tokenizer.template_source(for_tools=False) or "")
+    logger.info("Tool calls are read by: %s; thinking by: %s.", tools_name or "nothing", reasoning_name or "nothing")
     tools = TOOL_PARSERS[tools_name] if tools_name else None
     reasoning = REASONING_PARSERS.get(reasoning_name or NO_PARSER)
     return Dialect(

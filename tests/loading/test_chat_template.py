@@ -369,16 +369,19 @@ def test_where_templates_stand(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.apply_chat_template(_say("ux"), tools=[TOOL])) == "given"
 
 
-def test_gguf_twin(tmp_path: Path, tokenizers: Pairs) -> None:
+@pytest.mark.parametrize("style", ["llama3", "qwen3"])
+def test_gguf_twin(style: str, tmp_path: Path, tokenizers: Pairs) -> None:
     backend = byte_level("llama-bpe")
     metadata = byte_level_metadata(backend, "llama-bpe")
+    template, named, *_ = STYLES[style]
     metadata |= {
-        "tokenizer.chat_template": LLAMA3,
-        "tokenizer.ggml.bos_token_id": backend.token_to_id("<|begin_of_text|>"),
+        "tokenizer.chat_template": template,
+        "tokenizer.ggml.bos_token_id": backend.token_to_id(named["bos_token"]),
     }
     twin = load_tokenizer(write_gguf(tmp_path / "twin.gguf", metadata))
-    for case in ("system and user", "three turns", "blanks", "newline and emoji", "continue", "continue after a blank"):
+    cases = ["system and user", "three turns", "blanks", "newline and emoji", "continue", "continue after a blank"]
+    for case in cases + (["tools", "tool result", "content, thinking and two calls"] if style == "qwen3" else []):
         messages, options = CASES[case]
-        assert twin.apply_chat_template(messages, **options) == tokenizers["llama3"][0].apply_chat_template(
+        assert twin.apply_chat_template(messages, **options) == tokenizers[style][0].apply_chat_template(
             messages, **options
         )

@@ -96,8 +96,9 @@ def test_parameters_that_are_no_object() -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    """Its template shows no way to write calls, and it opens no thinking."""
-    with running_server({"max_model_len": 4096}, reasoning_parser="deepseek_r1") as running:
+    """It would think from the first token on, and read JSON as calls."""
+    parsers = {"reasoning_parser": "deepseek_r1", "tool_call_parser": "json"}
+    with running_server({"max_model_len": 4096}, **parsers) as running:
         yield running.wait_ready()
 
 
@@ -121,6 +122,16 @@ def test_how_it_is_read(api: openai.OpenAI, cut: str | int) -> None:
     said = ask(api, ' {"a": 1}\n', cut, tool_choice=ADD)
     assert (said.content, said.calls, said.reason) == (None, [("add", '{"a": 1}')], "tool_calls")
     assert stream(api, ' {"a": 1}\n', cut, tool_choice=ADD) == said
+
+
+def test_an_answer_of_a_form_is_content(api: openai.OpenAI) -> None:
+    """Though this model would be thinking from the first token on, and may call."""
+    text = '{"name": "add", "arguments": {}}'
+    for fields in ({}, {"tools": openai.omit}):
+        form: Any = {"type": "json_object"}
+        said = ask(api, text, response_format=form, **fields)
+        assert (said.content, said.calls, said.reason) == (text, [], "stop")
+        assert stream(api, text, response_format=form, **fields) == said
 
 
 def test_calls_that_are_cut(api: openai.OpenAI) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 from tests.support.fake_engine import MODEL, typing
@@ -180,6 +181,19 @@ def test_the_clients_own_accumulator(api: openai.OpenAI) -> None:
         ("get_weather", '{"city": "Berlin"}'),
         ("add", "{}"),
     ]
+
+
+class Add(pydantic.BaseModel):
+    a: int
+    b: list[int] = []
+
+
+def test_arguments_parsed_by_the_client(api: openai.OpenAI) -> None:
+    text = hermes([{"name": "Add", "arguments": {"a": 1, "b": [2, 3]}}])
+    messages: Any = [{"role": "user", "content": typing(text, "each")}]
+    answer = api.chat.completions.parse(model=MODEL, messages=messages, tools=[openai.pydantic_function_tool(Add)])
+    (call,) = answer.choices[0].message.tool_calls or []
+    assert call.function.parsed_arguments == Add(a=1, b=[2, 3])
 
 
 async def test_async_client(hermes_server: ServerProcess) -> None:
