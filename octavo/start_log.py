@@ -18,7 +18,7 @@ def log_start(scheduler: Scheduler, args: EngineArgs, block_bytes: int, *, is_ch
 
 
 def _log_pool(scheduler: Scheduler, args: EngineArgs, block_bytes: int) -> None:
-    cache, longest = scheduler.kv.config, scheduler.max_tokens_per_sequence
+    cache, longest = scheduler.kv.config, scheduler.door.max_tokens_per_sequence
     logger.info(
         "KV cache memory: %.2f GiB in %d blocks of %d tokens, %s",
         *(_gib(cache.num_blocks, block_bytes), cache.num_blocks, cache.block_size, args.kv_dtype_name),

@@ -40,9 +40,9 @@ def add_request(scheduler: Scheduler, request: Request, *children: Request) -> N
     num_prompt_tokens = request.num_prompt_tokens
     max_tokens = request.max_total_tokens - num_prompt_tokens
     if request.group is None:
-        scheduler.check(num_prompt_tokens, max_tokens)
+        scheduler.door.check(num_prompt_tokens, max_tokens)
     else:
-        scheduler.check_beams(num_prompt_tokens, max_tokens, len(request.group.members))
+        scheduler.door.check_beams(num_prompt_tokens, max_tokens, len(request.group.members))
     scheduler.add(request, children=children)
 
 

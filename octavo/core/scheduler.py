@@ -1,14 +1,14 @@
 """The scheduler: requests in, one plan a step out, what landed back in.
 
-This file is the door and the order of things; ``planner`` says what a step computes, ``landing`` what comes of it,
-``population`` where every request stands.
+This file is the order of things; ``door`` says what may come in at all, ``planner`` what a step computes, ``landing``
+what comes of it, ``population`` where every request stands.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from octavo.core.errors import InvalidRequestError
+from octavo.core.door import Door
 from octavo.core.flight import Flight
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.landing import Lander, Landing
@@ -42,6 +42,7 @@ class Scheduler:
         self.kv = kv
         self.population = Population(config, kv)
         self.speculation = speculation or Speculation()
+        self.door = Door(config, kv)
         self._planner = Planner(config, self.population, self.speculation)
         self._lander = Lander(self.population)
         self._flights: deque[Flight] = deque()
@@ -91,11 +92,6 @@ class Scheduler:
     # Intake
 
     @property
-    def max_tokens_per_sequence(self) -> int:
-        """The longest prompt plus output that can ever run: the context's limit or what the pool holds beside pins."""
-        return min(self.config.max_model_len, self.kv.config.num_tokens_in(self.kv.keeping.pins.num_unclaimed))
-
-    @property
     def most_blocks_needed(self) -> int:
         """What the largest open request may come to need, should it share nothing."""
         return max(map(self._num_blocks_needed, self.open_requests), default=0)
@@ -103,51 +99,6 @@ class Scheduler:
     def _num_blocks_needed(self, request: Request) -> int:
         width = len(request.group.members) if request.group else 1
         return 0 if request.is_finished else width * self.kv.num_blocks_for(request.max_total_tokens)
-
-    def check(self, num_prompt_tokens: int, max_tokens: int) -> None:
-        """Can such a request run at all?
-
-        Raises:
-            InvalidRequestError: never, however long it waits; names the limit it breaks (spec D25).
-        """
-        if num_prompt_tokens == 0:
-            raise InvalidRequestError("the prompt is empty: at least one token is needed to start from", "prompt")
-        limit = self.max_tokens_per_sequence
-        if num_prompt_tokens + max_tokens > limit:
-            of_pool = limit < self.config.max_model_len
-            what = f"the KV pool{self._beside_pins} holds" if of_pool else "the model's context (max_model_len) is"
-            raise InvalidRequestError(
-                f"{what} {limit} tokens, but this request needs {num_prompt_tokens + max_tokens} "
-                f"({num_prompt_tokens} in the prompt, {max_tokens} for the output); shorten either",
-                "max_tokens" if num_prompt_tokens < limit else "prompt",
-            )
-
-    def check_beams(self, num_prompt_tokens: int, max_tokens: int, beam_width: int) -> None:
-        """Can the beams of such a search run, all of them at once, even if they come to share nothing?
-
-        Raises:
-            InvalidRequestError: they cannot; names the limit they break.
-        """
-        self.check(num_prompt_tokens, max_tokens)
-        if beam_width > self.config.max_num_seqs:
-            raise InvalidRequestError(
-                f"beam_width {beam_width} is more than the {self.config.max_num_seqs} sequences that run at once "
-                "(max_num_seqs); take fewer beams",
-                "beam_width",
-            )
-        num_blocks = beam_width * self.kv.num_blocks_for(num_prompt_tokens + max_tokens)
-        num_there = self.kv.keeping.pins.num_unclaimed
-        if num_blocks > num_there:
-            raise InvalidRequestError(
-                f"{beam_width} beams of {num_prompt_tokens + max_tokens} tokens need {num_blocks} blocks, but the KV "
-                f"pool{self._beside_pins} has {num_there}; take fewer beams or shorten prompt or output",
-                "beam_width",
-            )
-
-    @property
-    def _beside_pins(self) -> str:
-        num_claimed = self.kv.keeping.pins.num_claimed
-        return f" (beside {num_claimed} blocks for pins)" if num_claimed else ""
 
     def claim_pins(
         self, token_ids: Sequence[int], wishes: Sequence[PinWish], cache_salt: str | None, num_open_tokens: int

@@ -95,7 +95,7 @@ class Engine:
         self._endings = Endings()
         kv = parts.scheduler.kv.config
         self.limits = EngineLimits(
-            max_model_len=parts.scheduler.max_tokens_per_sequence,
+            max_model_len=parts.scheduler.door.max_tokens_per_sequence,
             kv_cache_tokens=kv.num_token_slots,
             block_size=kv.block_size,
             vocab_size=parts.vocab_size,

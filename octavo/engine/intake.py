@@ -93,8 +93,8 @@ class Intake:
     def _sequences(self, request: EngineRequest) -> list[Request]:
         if request.beam_search is not None:
             return self._beams(request, request.beam_search)
-        max_tokens = self._max_tokens(request, request.params.max_tokens, self._scheduler.max_tokens_per_sequence)
-        self._scheduler.check(len(request.prompt_token_ids), max_tokens)
+        max_tokens = self._max_tokens(request, request.params.max_tokens, self._scheduler.door.max_tokens_per_sequence)
+        self._scheduler.door.check(len(request.prompt_token_ids), max_tokens)
         params = request.params
         seed = self._draw_seed() if params.seed is None else params.seed
         return [
@@ -117,8 +117,10 @@ class Intake:
                 f"beam_width {beams.beam_width} is more than the {self._vocab_size} tokens there are; take fewer",
                 "beam_width",
             )
-        max_tokens = self._max_tokens(request, beams.max_tokens, self._max_tokens_per_beam(beams.beam_width))
-        self._scheduler.check_beams(len(request.prompt_token_ids), max_tokens, beams.beam_width)
+        max_tokens = self._max_tokens(
+            request, beams.max_tokens, self._scheduler.door.max_tokens_per_beam(beams.beam_width)
+        )
+        self._scheduler.door.check_beams(len(request.prompt_token_ids), max_tokens, beams.beam_width)
         search = BeamSearch(beams, self._eos_token_ids, max_tokens)
         limits = replace(DEFAULT_LIMITS, logprobs=search.num_candidates)
         params = SamplingParams(
@@ -140,12 +142,6 @@ class Intake:
             for index in range(beams.beam_width)
         ]
         return BeamGroup(members, search).members
-
-    def _max_tokens_per_beam(self, beam_width: int) -> int:
-        """The longest prompt plus output that so many beams can have at once, should they come to share nothing."""
-        kv = self._scheduler.kv
-        num_tokens = kv.config.num_tokens_in(kv.keeping.pins.num_unclaimed // beam_width)
-        return min(self._scheduler.max_tokens_per_sequence, num_tokens)
 
     def _max_tokens(self, request: EngineRequest, wanted: int | None, max_total: int) -> int:
         """The client's number, ``wanted``, as it is; a default is shortened to the room left of the ``max_total``

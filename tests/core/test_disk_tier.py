@@ -349,5 +349,5 @@ def _add_some(harness: Harness, rng: random.Random) -> None:
     head = [rng.choice([0, 1, 2]) * 100 + i for i in range(rng.choice([0, 4, 8, 12]))]
     prompt = [*head, *(rng.randrange(50) for _ in range(rng.randint(1, 5)))]
     max_tokens = rng.randint(1, 12)
-    if len(prompt) + max_tokens <= harness.scheduler.max_tokens_per_sequence:
+    if len(prompt) + max_tokens <= harness.scheduler.door.max_tokens_per_sequence:
         harness.add(prompt, max_tokens)

@@ -162,14 +162,14 @@ def test_a_claim_counts_before_it_lands() -> None:
 
 def test_open_requests_and_pins_leave_room_for_each_other() -> None:
     harness = Harness(num_blocks=12, pin_quota=0.5)
-    assert harness.scheduler.max_tokens_per_sequence == 48
+    assert harness.scheduler.door.max_tokens_per_sequence == 48
     large = harness.add([1, 2, 3], 38)  # 11 blocks
     with pytest.raises(InvalidRequestError, match="an open request may need 11 of the pool's 12"):
         harness.add(HEAD, 1, pins=(PinWish(12),))
     harness.run()
     assert large.status is Status.LENGTH
     pin(harness, HEAD)
-    assert harness.scheduler.max_tokens_per_sequence == 36
+    assert harness.scheduler.door.max_tokens_per_sequence == 36
     with pytest.raises(InvalidRequestError, match=r"the KV pool \(beside 3 blocks for pins\) holds 36 tokens"):
         harness.add([1, 2, 3], 38)
     with pytest.raises(

@@ -55,7 +55,7 @@ def _add(harness: Harness, rng: random.Random) -> None:
             num_open = rng.randint(0, len(prompt)) if salt and rng.random() < 0.5 else 0
             harness.add_choices(prompt, n, max_tokens, stop_ids=stop_ids, salt=salt, num_open=num_open)
     except InvalidRequestError:
-        assert kind < 0.15 or len(prompt) + max_tokens > harness.scheduler.max_tokens_per_sequence
+        assert kind < 0.15 or len(prompt) + max_tokens > harness.scheduler.door.max_tokens_per_sequence
 
 
 def _random_search(rng: random.Random) -> Search:

@@ -114,7 +114,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self, prompt: list[int], max_tokens: int, stop_ids: range, salt: str | None, wants_prompt: tuple[bool, ...]
     ) -> None:
         """One request, or twins of which the second computes what the first does: prompt logprobs read no cache."""
-        fits = len(prompt) + max_tokens <= self.harness.scheduler.max_tokens_per_sequence
+        fits = len(prompt) + max_tokens <= self.harness.scheduler.door.max_tokens_per_sequence
         for wanted in wants_prompt:
             params = {"prompt_logprobs": 0} if wanted else {}
             try:
@@ -126,7 +126,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(prompt=PROMPTS, n=st.integers(2, 4), max_tokens=MAX_TOKENS, stop_ids=STOP_IDS, wants_prompt=st.booleans())
     def add_choices(self, prompt: list[int], n: int, max_tokens: int, stop_ids: range, wants_prompt: bool) -> None:
-        fits = len(prompt) + max_tokens <= self.harness.scheduler.max_tokens_per_sequence
+        fits = len(prompt) + max_tokens <= self.harness.scheduler.door.max_tokens_per_sequence
         params = {"prompt_logprobs": 0} if wants_prompt else {}
         try:
             self.harness.add_choices(prompt, n, max_tokens, stop_ids=list(stop_ids)[:128], **params)
@@ -144,7 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         before = self.harness.requests[which % len(self.harness.requests)]
         prompt = before.token_ids[: before.num_prompt_tokens + kept] + more
-        if len(prompt) + max_tokens <= self.harness.scheduler.max_tokens_per_sequence:
+        if len(prompt) + max_tokens <= self.harness.scheduler.door.max_tokens_per_sequence:
             for _ in range(times):
                 self.harness.add(prompt, max_tokens)
 
@@ -171,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(prompt=PROMPTS, max_tokens=MAX_TOKENS, retention=RETENTIONS)
     def add_retained(self, prompt: list[int], max_tokens: int, retention: Retention) -> None:
-        if len(prompt) + max_tokens <= self.harness.scheduler.max_tokens_per_sequence:
+        if len(prompt) + max_tokens <= self.harness.scheduler.door.max_tokens_per_sequence:
             self.harness.add(prompt, max_tokens, retention=retention)
 
     @rule(which=st.integers(0, 3))

@@ -206,7 +206,7 @@ def _add(harness: Harness, rng: random.Random) -> None:
     try:
         harness.add_choices(prompt, rng.choice([1, 1, 1, 2]), rng.choice([1, 4, 30]))
     except InvalidRequestError:
-        assert len(prompt) + 1 > harness.scheduler.max_tokens_per_sequence - 30
+        assert len(prompt) + 1 > harness.scheduler.door.max_tokens_per_sequence - 30
 
 
 def _run_watched(seed: int, bounds: SkipBounds) -> Watch:

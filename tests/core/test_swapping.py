@@ -42,7 +42,7 @@ def _small_harness(rng: random.Random) -> Harness:
 
 def _add(harness: Harness, rng: random.Random) -> None:
     """A request that fits into the pool, but hardly beside another. Few distinct heads, so that prefixes are shared."""
-    limit = harness.scheduler.max_tokens_per_sequence
+    limit = harness.scheduler.door.max_tokens_per_sequence
     head = [rng.choice([0, 1]) * 100 + i for i in range(rng.choice([0, 0, 4, 9]))]
     prompt = (head + [rng.randrange(50) for _ in range(rng.randint(1, 6))])[: limit - 1]
     max_tokens = rng.randint(1, min(30, limit - len(prompt)))

@@ -79,7 +79,7 @@ def test_a_long_prompt_runs_in_a_pool_that_holds_a_window(depth: int) -> None:
     budget = 8
     num_blocks = -(-(8 + budget * depth) // SIZE) + 1
     harness = Harness(num_blocks, windows=(8,), depth=depth, max_num_batched_tokens=budget, max_num_seqs=2)
-    assert harness.scheduler.max_tokens_per_sequence == harness.scheduler.config.max_model_len
+    assert harness.scheduler.door.max_tokens_per_sequence == harness.scheduler.config.max_model_len
     requests = [harness.add([number] + [7] * 400, 60) for number in range(3)]
     harness.run()
     for request in requests:
@@ -88,7 +88,7 @@ def test_a_long_prompt_runs_in_a_pool_that_holds_a_window(depth: int) -> None:
 
 def test_what_the_global_layers_cannot_hold_is_refused() -> None:
     harness = Harness(num_blocks=40, num_groups=2, windows=(None, 8), max_num_batched_tokens=8)
-    limit = harness.scheduler.max_tokens_per_sequence
+    limit = harness.scheduler.door.max_tokens_per_sequence
     assert limit == (40 - 5) * SIZE
     harness.add(list(range(limit - 10)), 10)
     with pytest.raises(InvalidRequestError, match="the KV pool holds 140 tokens"):
