@@ -133,9 +133,11 @@ class TextFeed:
 
     def _num_undecided(self, literals: Sequence[str]) -> int:
         """Length of the longest end of the unread text that one of the literals begins with."""
-        longest = min(max(map(len, literals), default=1) - 1, len(self._text) - self._at)
-        for length in range(longest, 0, -1):
-            tail = self._text[-length:]
-            if any(each.startswith(tail) for each in literals):
-                return length
-        return 0
+        text, undecided = self._text, 0
+        for literal in literals:
+            at = text.find(literal[0], max(self._at, len(text) - len(literal) + 1))
+            while at >= 0 and not literal.startswith(text[at:]):
+                at = text.find(literal[0], at + 1)
+            if at >= 0:
+                undecided = max(undecided, len(text) - at)
+        return undecided
