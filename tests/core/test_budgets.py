@@ -84,7 +84,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 def streams(machine: Machine, count: int = 16, length: int = 20) -> list[Request]:
     """Sequences that all wait for their next token, and have for a while."""
-    requests = [machine.harness.add(prompt(length, seed), 600) for seed in range(1, count + 1)]
+    requests = [machine.harness.add(prompt(length, seed), 800) for seed in range(1, count + 1)]
     while requests[-1].num_output_tokens < 8:
         machine.step()
     return requests
