@@ -82,13 +82,15 @@ class ConstraintChecker:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        # A session of its own: an interrupt from the keyboard is for the server; it ends when its input does.
+        # -P: no module of the working folder is taken for one of Octavo's or Python's. A session of its own: an
+        # interrupt from the keyboard is for the server; the process ends when its input does.
         worker = subprocess.Popen(
-            [sys.executable, "-m", "octavo.structured.check_worker"],
+            [sys.executable, "-P", "-m", "octavo.structured.check_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
+            env=os.environ
+            | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(filter(None, sys.path))},
             start_new_session=True,
         )
         _send(worker, {"seconds": CHECK_SECONDS, "num_bytes": CHECK_NUM_BYTES})

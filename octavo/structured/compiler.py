@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 NUM_THREADS = 2
 """So that one that takes long does not hold up all others."""
 
-MAX_KEPT = 256
-MAX_KEPT_BYTES = 8 * 2**20
+MAX_KEPT = 64
+"""Grammars; each comes to hold up to 8 MiB of what is found out about it."""
+
+MAX_KEPT_BYTES = 4 * 2**20
 """Of the texts of the grammars that are kept; what is compiled from them takes some ten times as much."""
 
 
@@ -130,10 +132,11 @@ def _check(matcher: "LLMatcher") -> None:
 
 
 def matcher_limits() -> "LLParserLimits":
-    """What one grammar may take: the library's own bounds, but for the memory that a matcher comes to hold."""
+    """What one grammar may take: of memory, and of time for one mask, a few milliseconds at most, where the library
+    allows itself some fifteen."""
     from llguidance import LLParserLimits
 
-    return LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
+    return LLParserLimits(max_lexer_states=50_000, step_lexer_fuel=50_000, step_max_items=20_000, verbose_errors=False)
 
 
 _QUOTED_LINE = re.compile(r"\d+ \| |\^|<")

@@ -135,6 +135,27 @@ def plain(smollm2_path: Path, jobs: list[Job]) -> list[list[Any]]:
     return all_bits(answers)
 
 
+def test_a_sentencepiece_vocabulary_with_a_quarter_of_a_million_tokens(gemma3_path: Path) -> None:
+    driver = Driver(gemma3_path, checks=False, **SETTINGS)
+    prompt = driver.tokenizer.encode('{"name": "Tom", "kind": "dog", "age": 4}\n' * 3)
+    kinds: list[dict[str, Any]] = [
+        {"json": Pet.model_json_schema()},
+        {"choice": ["München", "東京", " a  b"]},
+        {"regex": "[äöü ]{3,9}"},
+    ]
+    jobs = [
+        Job(prompt, SamplingParams(max_tokens=80, temperature=0.5, seed=seed, structured_outputs=asked))
+        for asked in kinds
+        for seed in (1, 2)
+    ]
+    answers = [answer for (answer,) in driver.run(jobs)]
+    assert [answer.finish_reason for answer in answers] == ["stop"] * len(jobs)
+    texts = [answer.text for answer in answers]
+    assert all(Pet.model_validate_json(text) for text in texts[:2])
+    assert set(texts[2:4]) <= {"München", "東京", " a  b"}
+    assert all(3 <= len(text) <= 9 and set(text) <= set("äöü ") for text in texts[4:])
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"speculation": "ngram"}, {"max_steps_in_flight": 2}, {"num_blocks": 33, "swap_space": 0}],
