@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint types imports format soak sanitizers bench wheel constraints pictures clean
+.PHONY: help install serve test lint types imports format fuzz soak sanitizers bench wheel constraints pictures clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +63,9 @@ format: install ## rewrite the files in the one style
 
 soak: install sanitizers ## the long runs: sanitizers, soak, fuzz, heavy clients
 	$(BIN)/python -m pytest -m soak --timeout 0 $(PYTEST_FLAGS)
+
+fuzz: install ## 5,000 requests made up from the server's own OpenAPI document
+	OCTAVO_THREADS=1 $(BIN)/python -m pytest -m soak --timeout 0 tests/server/test_fuzz.py $(PYTEST_FLAGS)
 
 sanitizers: install ## the native kernels under AddressSanitizer, UBSan and ThreadSanitizer
 	PYTHON=$(BIN)/python tests/native/run.sh address

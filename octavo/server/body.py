@@ -21,7 +21,7 @@ INLINE_BYTES = 16 * 2**10
 _STRING = re.compile(rb'"[^"]*"')
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
-_AT_FIELD = re.compile(r" - at (?:`key` in )?`\$\.([A-Za-z_]\w*)")
+_AT_FIELD = re.compile(r" - at (?:`key` in )?`\$\.([A-Za-z_]\w*)|missing required field `(\w+)`\Z")
 
 
 async def read_request_body(request: Request, kind: type[T], limits: ServerLimits) -> T:
@@ -77,7 +77,7 @@ def decode(body: bytes, kind: type[T], limits: ServerLimits) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         field = _AT_FIELD.search(str(error))
-        raise InvalidRequestError(f"Invalid request: {error}"[:500], field.group(1) if field else None) from None
+        raise InvalidRequestError(f"Invalid request: {error}"[:500], field[1] or field[2] if field else None) from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(f"The request body is not valid JSON: {error}"[:500]) from None
 

@@ -154,7 +154,7 @@ def _echoed_text(fields: ChatRequest, messages: Messages) -> str:
 def _refuse(fields: ChatRequest, tools: ToolUse) -> None:
     if tools.is_forced and fields.use_beam_search:
         raise InvalidRequestError("tool_choice cannot force a call with use_beam_search.", "tool_choice")
-    if fields.functions:
+    if fields.functions not in (None, []):
         raise InvalidRequestError("functions are not supported; send tools.", "functions")
 
 

@@ -61,6 +61,8 @@ async def tokenize(request: Request) -> Response:
 async def _prompt(state: ServerState, fields: TokenizeRequest) -> Prompt:
     if (fields.prompt is None) == (fields.messages is None):
         raise InvalidRequestError("Either prompt or messages is needed, not both.", "prompt")
+    if fields.tools and fields.messages is None:
+        raise InvalidRequestError("tools belong to messages; a prompt has none.", "tools")
     if fields.messages is not None:
         check_messages(state, fields.messages)
         tools = shown_tools(state, fields.tools or [])
