@@ -5,15 +5,15 @@
 namespace drive {
 namespace {
 
-// What requests point to: ids below the width, each once, and bits of all ids.
+// What requests point to: ids below the count, each once, and bits of all ids of the width.
 struct Changes {
     Memory<uint32_t> bits;
     Memory<int64_t> ids;
     Memory<float> biases;
     Memory<int64_t> counts;
 
-    explicit Changes(int64_t width)
-        : bits(divide_up(width, 32)), ids(divide_up(width, 3)), biases(ids.count()), counts(ids.count()) {
+    Changes(int64_t count, int64_t width)
+        : bits(divide_up(width, 32)), ids(divide_up(count, 3)), biases(ids.count()), counts(ids.count()) {
         Random random(3);
         for (int64_t i = 0; i < bits.count(); ++i) bits[i] = i % 3 == 0 ? ~0u : static_cast<uint32_t>(random.below(1 << 30));
         for (int64_t i = 0; i < ids.count(); ++i) {
@@ -70,7 +70,7 @@ void sample(Digest& digest, int64_t rows, int64_t width, int64_t count) {
     Memory<float> top_logits(rows * num_top);
     Memory<OctavoSample> samples(rows, OctavoSample{});
     octavo_argmax(logits.data(), best.data(), rows, width, count);
-    Changes changes(count);
+    Changes changes(count, width);
     Memory<OctavoSampleRequest> requests(rows);
     Random random(static_cast<uint64_t>(width));
     for (int64_t r = 0; r < rows; ++r) requests[r] = request_of(random, changes, width);
