@@ -44,7 +44,7 @@ class Beams(Bench):
             assert delta.logprobs is None
 
     def check_invariants(self, _step: int) -> None:
-        live = [sequence for sequences in self.engine._open.values() for sequence in sequences]
+        live = [sequence for sequences in self.engine._requests.sequences.values() for sequence in sequences]
         check_scheduler(self.scheduler, live)
 
 

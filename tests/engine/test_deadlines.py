@@ -67,7 +67,7 @@ class Bench:
         for delta in self.engine.step().deltas:
             self.deltas[delta.request_id].append(delta)
         self.now += 1.0
-        live = [sequence for sequences in self.engine._open.values() for sequence in sequences]
+        live = [sequence for sequences in self.engine._requests.sequences.values() for sequence in sequences]
         if not self.engine._pending:
             check_scheduler(self.scheduler, live)
 
@@ -92,8 +92,10 @@ class Bench:
         assert (stats.num_running, stats.num_waiting) == (0, 0)
         assert stats.num_active_blocks == stats.num_pinned_blocks
         assert stats.num_swapped_blocks == 0
-        assert self.engine._open == {}
-        assert self.engine._deadlines.next_time == float("inf") or not self.engine._deadlines._requests
+        assert self.engine._requests.sequences == {}
+        assert (
+            self.engine._requests.deadlines.next_time == float("inf") or not self.engine._requests.deadlines._requests
+        )
 
     def tokens(self, request_id: str) -> list[int]:
         return [token_id for delta in self.deltas[request_id] for token_id in delta.token_ids]

@@ -103,7 +103,7 @@ def test_others_go_on_while_a_grammar_is_compiled() -> None:
     assert bench.engine.idle_seconds() is None, "what is compiled already is not waited for"
     bench.run()
     assert bench.tokens("again") == expected_output([5], 12)
-    assert not bench.engine._grammars._grammars, "a grammar is held as long as its request is open"
+    assert not bench.engine._requests.grammars._grammars, "a grammar is held as long as its request is open"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled() -> None:
     bench.compiler.finish()
     bench.run()
     assert [(delta.index, delta.finish_reason) for delta in bench.deltas["gone"]] == [(0, "abort"), (1, "abort")]
-    assert not bench.engine._grammars._grammars
+    assert not bench.engine._requests.grammars._grammars
 
 
 @pytest.mark.parametrize(("bound", "kind"), [("start_by", "queue"), ("end_by", "deadline")])
@@ -163,12 +163,12 @@ def test_a_bad_request_is_refused_once_its_grammar_is_there() -> None:
     bench.compiler.finish()
     bench.run()
     assert bench.deltas["bad"][0].invalid_param == "prompt"
-    assert not bench.engine._grammars._grammars
+    assert not bench.engine._requests.grammars._grammars
 
 
 def test_without_a_compiler_constraints_are_refused() -> None:
     bench = Bench()
-    bench.engine._grammars._compiler = None
+    bench.engine._requests.grammars._compiler = None
     bench.add("refused", [1], ANY)
     bench.step()
     assert bench.deltas["refused"][0].invalid_param == "structured_outputs"

@@ -88,12 +88,12 @@ def check_ends(engine: Engine, asked: Sequence[EngineRequest]) -> None:
     engine.add_request(EngineRequest(NORMAL, [1, 2, 3], SamplingParams(max_tokens=4), 1.0))
     ends: dict[str, list[Any]] = defaultdict(list)
     for _ in range(6000):
-        if not engine._open and not engine._news.deltas:
+        if not engine._requests.sequences and not engine._requests.news.deltas:
             break
         for delta in engine.step().deltas:
             if delta.finish_reason is not None:
                 ends[delta.request_id].append(delta)
-    assert not engine._open, "somebody waits for ever"
+    assert not engine._requests.sequences, "somebody waits for ever"
     (normal,) = ends[NORMAL]
     assert normal.finish_reason == "length"
     for request in asked:

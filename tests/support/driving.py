@@ -99,14 +99,14 @@ class Driver:
         for delta in deltas:
             self.answers[delta.request_id][delta.index].deltas.append(delta)
         if self._checks:
-            scheduler, live = self.engine._scheduler, self.engine._open
+            scheduler, live = self.engine._scheduler, self.engine._requests.sequences
             check_scheduler(scheduler, [sequence for sequences in live.values() for sequence in sequences])
         return deltas
 
     def finish(self) -> None:
         """Step until nothing is left, within a bound (no hang), and check that every block came back."""
         for _ in range(20_000):
-            if not self.engine.has_work() and not self.engine._grammars.is_waiting:
+            if not self.engine.has_work() and not self.engine._requests.grammars.is_waiting:
                 break
             self.step()
         self.check_quiet()
