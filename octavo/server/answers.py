@@ -1,19 +1,47 @@
 """Sending answers while watching the client: work stops as soon as nobody waits for it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from octavo.server.errors import ClientGoneError, as_api_error, error_body
+from octavo.server.errors import ApiError, ClientGoneError, as_api_error, error_body
 
 T = TypeVar("T")
 
 Event = dict[str, Any]
+
+
+def _unnamed(event: Event) -> bytes:
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _named(event: Event) -> bytes:
+    return b"event: %s\n" % str(event["type"]).encode() + _unnamed(event)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStyle:
+    """How an endpoint writes its events. ``end``: follows the last one; ``error``: the event of a failure, after which
+    nothing follows."""
+
+    encode: Callable[[Event], bytes]
+    error: Callable[[ApiError], Event]
+    end: bytes = b""
+
+
+PLAIN_EVENTS = StreamStyle(_unnamed, error_body, b"data: [DONE]\n\n")
+"""Of completions and chat completions."""
+
+
+def named_events(error: Callable[[ApiError], Event]) -> StreamStyle:
+    """Events whose ``type`` is their name too."""
+    return StreamStyle(_named, error)
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -46,14 +74,16 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def event_stream(request: Request, events: AsyncGenerator[Event, None]) -> Response:
+async def event_stream(
+    request: Request, events: AsyncGenerator[Event, None], style: StreamStyle = PLAIN_EVENTS
+) -> Response:
     """Server-sent events. What fails before the first event is an ordinary error answer with its status."""
     try:
         first = await unless_gone(request.receive, _next(events))
     except BaseException:
         await events.aclose()
         raise
-    return EventStreamResponse(first, events)
+    return EventStreamResponse(first, events, style)
 
 
 async def _next(events: AsyncGenerator[Event, None]) -> Event:
@@ -61,15 +91,16 @@ async def _next(events: AsyncGenerator[Event, None]) -> Event:
 
 
 class EventStreamResponse(Response):
-    """Sends each event as it comes, then ``[DONE]``; a failure is sent as an error event and no ``[DONE]``."""
+    """Sends each event as it comes, then the style's end; a failure is sent as an error event and no end."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: Event, events: AsyncGenerator[Event, None]) -> None:
+    def __init__(self, first: Event, events: AsyncGenerator[Event, None], style: StreamStyle) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
         self._events = events
+        self._style = style
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events):
@@ -77,18 +108,20 @@ class EventStreamResponse(Response):
                 await unless_gone(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
+        style = self._style
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await _send_event(send, msgspec.json.encode(self._first))
+        await _send_piece(send, style.encode(self._first))
         try:
             async for event in self._events:
-                await _send_event(send, msgspec.json.encode(event))
-            await _send_event(send, b"[DONE]")
+                await _send_piece(send, style.encode(event))
+            if style.end:
+                await _send_piece(send, style.end)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it was, the client is told)
-            await _send_event(send, msgspec.json.encode(error_body(as_api_error(error))))
+            await _send_piece(send, style.encode(style.error(as_api_error(error))))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _send_event(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+async def _send_piece(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,9 +1,10 @@
 """POST /v1/chat/completions."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
@@ -71,6 +72,29 @@ async def create_chat_completion(request: Request) -> Response:
     state = server_state(request)
     state.require_ready()
     fields = await read_request_body(request, ChatRequest, state.settings.limits)
+    async with opened_chat(request, state, fields, "chatcmpl") as chat:
+        answer = ChatAnswer(state, fields, chat.generation, chat.reply_format, _echoed_text(fields, chat.messages))
+        if fields.stream:
+            return await event_stream(request, answer.events())
+        return await unless_gone(request.receive, answer.whole())
+
+
+class Chat(NamedTuple):
+    """A conversation that is let in: what is to be generated, what its text is read for, the messages as checked."""
+
+    generation: Generation
+    reply_format: ReplyFormat
+    messages: Messages
+
+
+@asynccontextmanager
+async def opened_chat(
+    request: Request, state: ServerState, fields: ChatRequest, id_prefix: str
+) -> AsyncGenerator[Chat, None]:
+    """A conversation, checked and in the queue. Every endpoint that answers one comes through here.
+
+    ``id_prefix``: of the answer's id. Raises as ``create_chat_completion`` answers, naming fields of ``ChatRequest``.
+    """
     check_model(state, fields.model)
     tools = tool_use(state, fields)
     _refuse(fields, tools)
@@ -88,7 +112,7 @@ async def create_chat_completion(request: Request) -> Response:
         prompt = await _prompt(state, fields, messages, options)
         place.settle(params.n, [len(prompt.token_ids)])
         generation = Generation(
-            f"chatcmpl-{uuid.uuid4().hex}",
+            f"{id_prefix}-{uuid.uuid4().hex}",
             trace_id_of(request),
             [prompt],
             params,
@@ -108,10 +132,7 @@ async def create_chat_completion(request: Request) -> Response:
         reply_format = ReplyFormat()
         if params.constraint is None or tools.is_forced:  # else the text is what was asked for, whatever it looks like
             reply_format = await _reply_format(state, fields, tools, messages, prompt)
-        answer = ChatAnswer(state, fields, generation, reply_format, _echoed_text(fields, messages))
-        if fields.stream:
-            return await event_stream(request, answer.events())
-        return await unless_gone(request.receive, answer.whole())
+        yield Chat(generation, reply_format, messages)
 
 
 async def _prompt(state: ServerState, fields: ChatRequest, messages: Messages, options: Mapping[str, Any]) -> Prompt:

@@ -1,7 +1,10 @@
-"""Every error leaves as an OpenAI error body: ``{"error": {"message", "type", "param", "code"}}`` (spec D13)."""
+"""Every error leaves as an OpenAI error body: ``{"error": {"message", "type", "param", "code"}}`` (spec D13), or as an
+Anthropic one where the endpoint is Anthropic's."""
 
 import logging
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -99,11 +102,46 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
 
 
-def error_response(error: ApiError) -> Response:
+MESSAGES_PATH = "/v1/messages"
+"""It and what is below it speak Anthropic's API, and its errors."""
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def anthropic_error_body(error: ApiError) -> dict[str, Any]:
+    """Anthropic's body; ``param`` and ``code`` are there as well."""
+    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": error.message, "param": error.param, "code": error.code},
+    }
+
+
+@contextmanager
+def fields_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors raised inside name the fields as this endpoint does; ``names``: from chat's name to its own."""
+    try:
+        yield
+    except (ApiError, InvalidRequestError) as error:
+        error.param = names.get(error.param or "", error.param)
+        raise
+
+
+def error_response(error: ApiError, path: str) -> Response:
+    """In the shape of the endpoint at ``path``."""
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     if error.is_final:
         headers["X-Should-Retry"] = "false"  # OpenAI's clients repeat what ends with 504 by themselves
-    content = msgspec.json.encode(error_body(error))
+    is_anthropic = path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")
+    content = msgspec.json.encode((anthropic_error_body if is_anthropic else error_body)(error))
     return Response(content, error.status, headers, media_type="application/json")
 
 
@@ -116,7 +154,7 @@ def install_error_handlers(app: FastAPI) -> None:
         if request.method == "POST":
             refusal = Refusal(time.time(), request.state.trace_id, told.status, told.code, told.message[:300])
             state.request_log.note_refusal(refusal)
-        return error_response(told)
+        return error_response(told, request.url.path)
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -126,12 +164,13 @@ def install_error_handlers(app: FastAPI) -> None:
             f"{request.method} {request.url.path[:200]}: {phrase}",
             code=phrase.lower().replace(" ", "_"),
         )
-        response = error_response(api_error)
+        response = error_response(api_error, request.url.path)
         response.headers.update(error.headers or {})
         return response
 
-    async def on_validation(_request: Request, error: Exception) -> Response:
-        return error_response(ApiError(400, f"Invalid request: {error}"[:500], code="invalid_request"))
+    async def on_validation(request: Request, error: Exception) -> Response:
+        told = ApiError(400, f"Invalid request: {error}"[:500], code="invalid_request")
+        return error_response(told, request.url.path)
 
     async def on_gone(_request: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # nginx's "client closed request"; never read by anyone

@@ -4,7 +4,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from octavo.server.state import ServerState
 logger = logging.getLogger(__name__)
 
 _CLEAN_ID = re.compile(rb"[A-Za-z0-9._:/-]{1,128}\Z")
-_KEY_ERROR = "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'."
+_KEY_ERROR = "The API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
 _ADMIN_PATHS = ("/admin/", "/debug/")
 
 
@@ -54,7 +54,7 @@ class Gate:
                 status = message["status"]
             await send(message)
 
-        sender = self._state.keyring.sender(headers.get(b"authorization", b""))
+        sender = self._state.keyring.sender(_credentials(headers))
         named = [value for name, value in scope["headers"] if name == self._tenant_header]
         refusal = self._refusal(scope["path"], sender.role, named) or self._excess(scope, sender, request_id)
         tenant = named[0].decode("latin-1") if named else sender.tenant
@@ -64,7 +64,7 @@ class Gate:
                 scope.setdefault("state", {}).update(sender=found, trace_id=request_id.decode())
                 await self._app(scope, receive, labelled_send)
             else:
-                response = error_response(refusal)
+                response = error_response(refusal, scope["path"])
                 if refusal.status == HTTPStatus.UNAUTHORIZED:
                     response.headers["WWW-Authenticate"] = "Bearer"
                 await response(scope, receive, labelled_send)
@@ -101,6 +101,12 @@ class Gate:
             self._state.request_log.note_refusal(refused)
             return error
         return None
+
+
+def _credentials(headers: Mapping[bytes, bytes]) -> bytes:
+    """As in an Authorization header; Anthropic's clients send the key in one of its own."""
+    own = headers.get(b"x-api-key")
+    return headers.get(b"authorization", b"" if own is None else b"Bearer " + own)
 
 
 def _log(scope: Scope, status: int, request_id: bytes, seconds: float) -> None:

@@ -15,6 +15,9 @@ from octavo.server.chat import ChatRequest
 from octavo.server.completions import CompletionRequest
 from octavo.server.context import server_state
 from octavo.server.limits import ServerLimits
+from octavo.server.messages import shapes as anthropic
+from octavo.server.messages.bounds import message_bounds, prompt_bounds
+from octavo.server.messages.request import CountRequest, MessagesRequest
 from octavo.server.schema_bounds import ONE_PROMPT, bounded, bounds, many_prompts
 from octavo.server.settings import ServerSettings
 from octavo.server.timing import TIMEOUT_HEADER, TTFT_HEADER
@@ -65,6 +68,7 @@ class Route(NamedTuple):
     errors: tuple[int, ...]
     parameters: tuple[Parameter, ...] = ()
     streams: bool = False
+    error: type[msgspec.Struct] = shapes.ErrorBody
 
 
 _PROBE = (Parameter("probe", "query", {"enum": ["ready", "live"], "default": "ready"}),)
@@ -92,6 +96,26 @@ ROUTES = (
         _GENERATING,
         _TIMES,
         streams=True,
+    ),
+    Route(
+        "post",
+        "/v1/messages",
+        "Answer a conversation, in Anthropic's form.",
+        MessagesRequest,
+        anthropic.MessageBody,
+        _GENERATING,
+        _TIMES,
+        streams=True,
+        error=anthropic.MessageErrorBody,
+    ),
+    Route(
+        "post",
+        "/v1/messages/count_tokens",
+        "Count the tokens of such a conversation.",
+        CountRequest,
+        anthropic.CountedTokens,
+        _WITH_BODY,
+        error=anthropic.MessageErrorBody,
     ),
     Route("post", "/tokenize", "Token ids of a text or conversation.", TokenizeRequest, shapes.Tokens, _WITH_BODY),
     Route("post", "/detokenize", "Text of token ids.", DetokenizeRequest, shapes.DetokenizedText, _WITH_BODY),
@@ -143,12 +167,15 @@ def document(settings: ServerSettings) -> dict[str, Any]:
 def _schemas(limits: ServerLimits, model: str) -> dict[str, Any]:
     requests = [route.body for route in ROUTES if route.body is not None]
     answers = [route.answer for route in ROUTES if isinstance(route.answer, type)]
-    kinds = [*requests, *answers, shapes.ErrorBody, shapes.CompletionChunk, shapes.ChatChunk]
+    errors = [route.error for route in ROUTES]
+    kinds = [*requests, *answers, *errors, shapes.CompletionChunk, shapes.ChatChunk]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     known = bounds(limits, model)
     own: Mapping[type, dict[str, Any]] = {
         CompletionRequest: {"prompt": many_prompts(limits), "logprobs": known["top_logprobs"]},
         PinRequest: {"prompt": ONE_PROMPT},
+        CountRequest: prompt_bounds(limits),
+        MessagesRequest: message_bounds(limits),
         DetokenizeRequest: {"tokens": known["allowed_token_ids"] | {"minItems": 0}},
     }
     for kind in requests:
@@ -178,7 +205,7 @@ def _responses(route: Route) -> dict[str, Any]:
         answer["content"] = {JSON: {"schema": _reference(route.answer)}}
     if route.streams:
         answer["content"]["text/event-stream"] = {"schema": {"type": "string"}}
-    error = {JSON: {"schema": _reference(shapes.ErrorBody)}}
+    error = {JSON: {"schema": _reference(route.error)}}
     errors = {str(status): {"description": _ERRORS[status], "content": error} for status in route.errors}
     return {"200": answer} | errors
 

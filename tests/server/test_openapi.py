@@ -15,6 +15,8 @@ from octavo.core.sampling_params import SamplingLimits
 from octavo.server import admin, chat, completions, debug, openapi, system, tokenize
 from octavo.server import answer_shapes as shapes
 from octavo.server.limits import ServerLimits
+from octavo.server.messages import routes as messages
+from octavo.server.messages.shapes import CountedTokens, MessageBody, MessageErrorBody
 from octavo.server.openapi import ROUTES, document
 from octavo.server.settings import ServerSettings
 from tests.support.fake_server import ServerProcess, running_real_server
@@ -60,7 +62,7 @@ def asking(real: ServerProcess) -> Iterator[httpx.Client]:
 
 
 def test_every_route_is_shown_and_no_other() -> None:
-    families = (system, completions, chat, tokenize, admin, debug, openapi)
+    families = (system, completions, chat, messages, tokenize, admin, debug, openapi)
     routes = [route for family in families for route in family.router.routes if isinstance(route, APIRoute)]
     served = {(method, route.path.replace(":path", "")) for route in routes for method in route.methods}
     assert {(route.method.upper(), route.path) for route in ROUTES} == served
@@ -155,3 +157,15 @@ def test_other_answers_have_their_shapes(asking: httpx.Client) -> None:
     asking.post("/v1/completions", json=COMPLETION, headers={"X-Request-Id": "shaped"})
     history = msgspec.json.decode(asking.get("/debug/requests/shaped").content, type=shapes.RequestHistory)
     assert len(history.requests) == 1
+
+
+def test_anthropic_answers_have_their_shapes(asking: httpx.Client) -> None:
+    fields = {"max_tokens": 6, "messages": CHAT["messages"]}
+    kinds: list[tuple[str, dict[str, Any], Any]] = [
+        ("", fields, MessageBody),
+        ("/count_tokens", fields, CountedTokens),
+        ("", {}, MessageErrorBody),
+        ("/nowhere", {}, MessageErrorBody),
+    ]
+    for path, body, kind in kinds:
+        msgspec.json.decode(asking.post(f"/v1/messages{path}", json=body).content, type=kind)
