@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -45,7 +46,10 @@ class HttpServer(uvicorn.Server):
             OSError: there is no usable one; the former stays.
         """
         if self.config.ssl is not None:
-            self.config.ssl.load_cert_chain(str(self.config.ssl_certfile), self.config.ssl_keyfile)
+            pair = str(self.config.ssl_certfile), self.config.ssl_keyfile
+            # A certificate without its key would take the place of the former before it is found out.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*pair)
+            self.config.ssl.load_cert_chain(*pair)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

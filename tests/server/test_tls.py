@@ -55,6 +55,13 @@ def test_https_with_a_certificate_that_is_renewed(tmp_path: Path) -> None:
             time.sleep(0.02)
         with asked(server.url, renewed_cert) as client:
             assert client.get("/health").status_code == 200
+        shutil.copy(first, cert)  # whose key is another: half of a pair that is being renewed
+        os.kill(server.process.pid, signal.SIGHUP)
+        while server.log.count("certificate stays as it was") < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with asked(server.url, renewed_cert) as client:
+            assert client.get("/health").status_code == 200
 
 
 def test_a_certificate_that_cannot_be_used(tmp_path: Path) -> None:
