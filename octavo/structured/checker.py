@@ -80,8 +80,11 @@ class ConstraintChecker:
 
     def _take(self) -> "subprocess.Popen[bytes]":
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.poll() is None:
+                    return worker
+                _end(worker)  # the system has ended it, for nothing that was asked of it now
         # -P: no module of the working folder is taken for one of Octavo's or Python's. A session of its own: an
         # interrupt from the keyboard is for the server; the process ends when its input does.
         worker = subprocess.Popen(
