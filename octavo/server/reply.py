@@ -124,7 +124,7 @@ class Reply:
                 if self._keeps_call:
                     self._add_arguments(event.text, delta)
             case CallEnd():
-                self._calls_are_whole &= event.is_complete
+                self._calls_are_whole &= event.is_complete or not self._keeps_call
             case Cut():
                 self._calls_are_whole = False
 

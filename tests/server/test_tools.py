@@ -155,6 +155,12 @@ def test_one_call_at_a_time(api: openai.OpenAI) -> None:
         said = asked(api, TEXTS["two"], parallel_tool_calls=False)
         assert said == Said(None, [("get_weather", '{"city": "Berlin"}')], "tool_calls")
         assert len(asked(api, TEXTS["two"], parallel_tool_calls=True).calls) == 2
+    long = '{"name": "add", "arguments": {"a": "' + "long " * 100
+    broken = f"<tool_call>{BERLIN}</tool_call><tool_call>{long}" + '", b}}</tool_call>'
+    for asked in (ask, stream):  # what is left out does not count, broken or not
+        said = asked(api, broken, parallel_tool_calls=False)
+        assert (said.calls, said.reason) == ([("get_weather", '{"city": "Berlin"}')], "tool_calls")
+        assert asked(api, broken, parallel_tool_calls=True).reason == "stop"
 
 
 def test_calls_are_looked_for_only_where_there_are_tools(api: openai.OpenAI) -> None:
