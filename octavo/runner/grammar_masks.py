@@ -62,7 +62,7 @@ def _fill(work: Sequence[tuple[RowGrammar, Sequence[int]]]) -> None:
     for grammar, drafts in work:
         try:
             grammar.fill(drafts)
-        except Exception as error:  # noqa: BLE001 - whatever a grammar provokes ends its own request alone
+        except BaseException as error:  # noqa: BLE001 - whatever a grammar provokes, panics too, ends its own request alone
             grammar.fault = f"the grammar failed: {type(error).__name__}"
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.structured.compiler import CompiledGrammar
+from octavo.structured.compiler import CompiledGrammar, is_of_text
 from octavo.structured.vocabulary import Bits
 
 if TYPE_CHECKING:
@@ -65,12 +65,20 @@ class RowGrammar:
         else:
             self._tokens.append(token_id)
             if not self._matcher.consume_token(token_id):
-                self._begin_anew()
+                self._recover()
             self.is_complete = self.fault is None and self._matcher.is_stopped()
+
+    def _recover(self) -> None:
+        """The matcher has failed at the text itself."""
+        if is_of_text(self._matcher.get_error()):  # to read it all again would only take time
+            self.fault = "the grammar is too ambiguous to be followed"
+        else:
+            self._begin_anew()
 
     def _begin_anew(self) -> None:
         """With a matcher of its own. Where that fails, too, it is for what this text asks of its grammar."""
-        self._compiled.renew()
+        if not is_of_text(self._matcher.get_error()):
+            self._compiled.renew()
         self._matcher = self._compiled.new_matcher()
         if not self._matcher.consume_tokens(self._tokens):
             self._compiled.renew()
@@ -90,12 +98,15 @@ class RowGrammar:
 
     def _fill_first(self) -> bool:
         must_end = self._fill_next(self._bits[0])
+        if not self._matcher.is_error():
+            return must_end
+        self._recover()
+        if self.fault is not None:
+            return False
+        must_end = self._fill_next(self._bits[0])
         if self._matcher.is_error():
-            self._begin_anew()
-            must_end = self._fill_next(self._bits[0])
-            if self._matcher.is_error():
-                self._compiled.renew()
-                self.fault = "the grammar is too complex to be followed"
+            self._compiled.renew()
+            self.fault = "the grammar is too complex to be followed"
         return must_end
 
     def _fill_after(self, drafts: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from octavo.core.errors import InvalidRequestError
-from octavo.core.structured import Constraint
+from octavo.core.structured import Constraint, ConstraintKind
 from octavo.structured.grammar import grammar_text
 from octavo.structured.vocabulary import Vocabulary
 
@@ -108,7 +108,7 @@ def compile_grammar(constraint: Constraint, vocabulary: Vocabulary) -> "LLMatche
     from llguidance import LLMatcher
 
     grammar = LLMatcher.grammar_from_lark(grammar_text(constraint))
-    matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=matcher_limits())
+    matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=matcher_limits(constraint.kind))
     _check(matcher)
     beginning = matcher.deep_copy()
     bits = np.frombuffer(beginning.compute_bitmask(), dtype=np.uint32)
@@ -131,12 +131,28 @@ def _check(matcher: "LLMatcher") -> None:
         raise InvalidRequestError(_NO_TEXT if error.startswith("NoExtension") else _sentence(error))
 
 
-def matcher_limits() -> "LLParserLimits":
+MAX_READINGS = 300
+"""Ways at a time in which a text may be read by a client's own grammar. A token takes as much time as their square
+where that is ambiguous; what is made of a schema or an expression is not, and has the library's 2,000."""
+
+
+def matcher_limits(kind: ConstraintKind) -> "LLParserLimits":
     """What one grammar may take: of memory, and of time for one mask, a few milliseconds at most, where the library
     allows itself some fifteen."""
     from llguidance import LLParserLimits
 
-    return LLParserLimits(max_lexer_states=50_000, step_lexer_fuel=50_000, step_max_items=20_000, verbose_errors=False)
+    return LLParserLimits(
+        max_items_in_row=MAX_READINGS if kind == "grammar" else None,
+        max_lexer_states=50_000,
+        step_lexer_fuel=50_000,
+        step_max_items=20_000,
+        verbose_errors=False,
+    )
+
+
+def is_of_text(error: str) -> bool:
+    """Is it a matcher's own text that has met a bound, so that it is met again however often one begins anew?"""
+    return error.startswith("Parser Error: Current row has")
 
 
 _QUOTED_LINE = re.compile(r"\d+ \| |\^|<")

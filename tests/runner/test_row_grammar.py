@@ -8,7 +8,7 @@ import pytest
 
 from octavo.core.structured import Constraint
 from octavo.runner.row_grammar import RowGrammar
-from octavo.structured.compiler import CompiledGrammar
+from octavo.structured.compiler import CompiledGrammar, compile_grammar
 from octavo.structured.vocabulary import Vocabulary
 
 SPECIAL = {260: b"<s>", 261: b"</s>", 262: b"<tool>"}
@@ -175,7 +175,7 @@ def test_what_is_too_complex_for_one_text_is_not_so_for_others_of_the_same_gramm
     from llguidance import LLParserLimits
 
     limits = LLParserLimits(max_lexer_states=300, verbose_errors=False)
-    monkeypatch.setattr("octavo.structured.compiler.matcher_limits", lambda: limits)
+    monkeypatch.setattr("octavo.structured.compiler.matcher_limits", lambda _kind: limits)
     compiled = CompiledGrammar(TOO_COMPLEX, VOCABULARY)
     running = RowGrammar(compiled, (EOS,))
     running.fill()
@@ -184,3 +184,64 @@ def test_what_is_too_complex_for_one_text_is_not_so_for_others_of_the_same_gramm
     for grammar in (running, RowGrammar(compiled, (EOS,))):
         assert allowed(grammar) == [ord("a"), ord("b"), 256, 257]
         assert grammar.fault is None
+
+
+AMBIGUOUS = Constraint("grammar", 'start: s\ns: s s | s s s | "x"')
+
+
+def count_compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of the grammars that are compiled from now on."""
+    compiled: list[str] = []
+
+    def noting(constraint: Constraint, vocabulary: Vocabulary) -> object:
+        compiled.append(constraint.text)
+        return compile_grammar(constraint, vocabulary)
+
+    monkeypatch.setattr("octavo.structured.compiler.compile_grammar", noting)
+    return compiled
+
+
+def test_a_text_that_can_be_read_in_too_many_ways_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token takes the square of their number; to read all of it again would take all that time in one step."""
+    compiled = CompiledGrammar(AMBIGUOUS, VOCABULARY)
+    anew = count_compilations(monkeypatch)
+    grammar, num_tokens = RowGrammar(compiled, (EOS,)), 0
+    while grammar.fault is None:
+        assert ord("x") in allowed(grammar)
+        grammar.consume(ord("x"))
+        num_tokens += 1
+    assert grammar.fault == "the grammar is too ambiguous to be followed"
+    assert allowed(grammar) == []
+    assert 20 < num_tokens < 100
+    assert anew == []
+    assert new(AMBIGUOUS, output_ids=[ord("x")] * num_tokens).fault == grammar.fault
+    assert ord("x") in allowed(RowGrammar(compiled, (EOS,)))
+
+
+def test_drafts_that_can_be_read_in_too_many_ways_are_no_fault_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = CompiledGrammar(AMBIGUOUS, VOCABULARY)
+    anew = count_compilations(monkeypatch)
+    grammar = RowGrammar(compiled, (EOS,))
+    for _ in range(40):
+        grammar.fill([ord("x")] * 80)
+        grammar.consume(ord("x"))
+        assert grammar.fault is None
+    assert allowed(grammar) == allowed(RowGrammar(compiled, (EOS,), [ord("x")] * 40))
+    assert anew == []
+
+
+def test_a_panic_while_masks_are_filled_ends_its_own_request_alone() -> None:
+    from octavo.runner.grammar_masks import _fill
+
+    class PanicError(BaseException):
+        """What a panic of native code is in Python."""
+
+    class Broken:
+        def __getattr__(self, name: str) -> object:
+            raise PanicError
+
+    broken, sound = regex("a"), regex("a")
+    broken._matcher = Broken()  # type: ignore[assignment]
+    _fill([(broken, ()), (sound, ())])
+    assert broken.fault == "the grammar failed: PanicError"
+    assert ids(sound) == [ord("a")]
