@@ -125,8 +125,9 @@ class Stream(threading.Thread):
 
 
 def test_b56_the_engine_is_killed(rand: Path) -> None:
-    """(i) Streams get an error event and no [DONE], the whole one a 503; the server ends with a code that is not 0."""
-    with running_real_server(rand, *FLAGS) as server:
+    """(i) Streams get an error event and no [DONE], the whole one a 503; the server ends with a code that is not 0. All
+    four are to be in work, which they would not be if admission looked ahead: together they outgrow the pool."""
+    with running_real_server(rand, *FLAGS, "--admission-quantile", "0") as server:
         server.wait_ready(60.0)
         requests = [*(Stream(server, stream=True) for _ in range(3)), Stream(server)]
         wait_until(lambda: server.metric("vllm:num_requests_running") == 4)
