@@ -39,6 +39,18 @@ def test_choices_are_exact() -> None:
     assert not any(accepts(asked, text) for text in ["axb", "Munchen", "a/", "b", "e", "tab", "a\\/b"])
 
 
+@pytest.mark.parametrize("texts", [[""], ["a"], ["", "a"], ["a", "a"], ["a", "ab", ""]])
+def test_choices_may_be_empty_beginnings_of_others_and_named_twice(texts: list[str]) -> None:
+    asked = constraint(choice=texts)
+    assert {text for text in ("", "a", "ab", "aa", "b") if accepts(asked, text)} == set(texts)
+
+
+def test_as_many_choices_as_a_request_may_hold_are_followed_to_the_end() -> None:
+    asked = constraint(choice=[f"x{i}" for i in range(20_000)] + ["a" * i for i in range(1, 300)])
+    assert all(accepts(asked, text) for text in ("x0", "x19", "x19999", "x12345", "a", "a" * 299))
+    assert not any(accepts(asked, text) for text in ("x", "x20000", "a" * 300, ""))
+
+
 @pytest.mark.parametrize(
     ("pattern", "right", "wrong"),
     [
