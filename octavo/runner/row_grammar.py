@@ -11,6 +11,8 @@ from octavo.structured.vocabulary import Bits
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+_TOO_COMPLEX = "the grammar is too complex to be followed"
+
 
 class RowGrammar:
     """State of one row; made anew, from all tokens, when the row comes back after preemption.
@@ -76,13 +78,15 @@ class RowGrammar:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """With a matcher of its own. Where that fails, too, it is for what this text asks of its grammar."""
-        if not is_of_text(self._matcher.get_error()):
-            self._compiled.renew()
+        """With another matcher, which shares nothing with this one where that has met what they share. Where that
+        fails, too, it is for what this text asks of its grammar."""
+        if not is_of_text(self._matcher.get_error()) and not self._compiled.renew():
+            self.fault = _TOO_COMPLEX
+            return
         self._matcher = self._compiled.new_matcher()
         if not self._matcher.consume_tokens(self._tokens):
             self._compiled.renew()
-            self.fault = "the text has left its grammar, or the grammar is too complex to be followed"
+            self.fault = f"the text has left its grammar, or {_TOO_COMPLEX}"
 
     def fill(self, drafts: Sequence[int] = ()) -> None:
         """Find what may come next, and what after each of ``drafts``, as far as these may come."""
@@ -106,7 +110,7 @@ class RowGrammar:
         must_end = self._fill_next(self._bits[0])
         if self._matcher.is_error():
             self._compiled.renew()
-            self.fault = "the grammar is too complex to be followed"
+            self.fault = _TOO_COMPLEX
         return must_end
 
     def _fill_after(self, drafts: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,10 +28,14 @@ MAX_KEPT = 64
 MAX_KEPT_BYTES = 4 * 2**20
 """Of the texts of the grammars that are kept; what is compiled from them takes some ten times as much."""
 
+MAX_RENEWALS = 32
+QUICK_SECONDS = 0.05
+"""Of a thread's time: a grammar is compiled anew within a step so often, and only where it is compiled so fast."""
+
 
 class CompiledGrammar:
     """Gives out matchers, each at the beginning of a text. They share what they find out about the grammar, and its
-    bound: where one has met that, the others have, too.
+    bound: where one has met that, the others have, too. ``is_spent``: so it is, and no other was made of it.
 
     Raises:
         InvalidRequestError: there is no such grammar, or no text that fits it.
@@ -38,15 +43,24 @@ class CompiledGrammar:
 
     def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
+        self.is_spent = False
         self._constraint = constraint
+        start = time.thread_time()
         self._matcher = compile_grammar(constraint, vocabulary)
+        self._num_renewals_left = MAX_RENEWALS if time.thread_time() - start <= QUICK_SECONDS else 0
 
     def new_matcher(self) -> "LLMatcher":
         return self._matcher.deep_copy()
 
-    def renew(self) -> None:
-        """The matchers that are given out from now on share nothing with those before."""
+    def renew(self) -> bool:
+        """The matchers that are given out from now on share nothing with those before. False: that would hold up the
+        step, and its other requests, for too long."""
+        if not self._num_renewals_left:
+            self.is_spent = True
+            return False
+        self._num_renewals_left -= 1
         self._matcher = compile_grammar(self._constraint, self.vocabulary)
+        return True
 
 
 class GrammarCompiler:
@@ -63,12 +77,12 @@ class GrammarCompiler:
         self._kept: OrderedDict[Constraint, Future[CompiledGrammar]] = OrderedDict()
 
     def begin(self, constraint: Constraint) -> "Future[CompiledGrammar]":
-        """The grammar, once it is compiled; an InvalidRequestError, where it cannot be."""
+        """The grammar, once it is compiled, anew where it was spent; an InvalidRequestError, where it cannot be."""
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(NUM_THREADS, "octavo-grammar")
             future = self._known.get(constraint)
-            if future is None:
+            if future is None or _is_spent(future):
                 future = self._known[constraint] = self._threads.submit(self._compile, constraint)
             self._kept[constraint] = future
             self._kept.move_to_end(constraint)
@@ -76,12 +90,14 @@ class GrammarCompiler:
         return future
 
     def get(self, constraint: Constraint) -> CompiledGrammar:
-        """The grammar, at once where it is kept.
+        """The grammar, at once where it is kept, spent or not: this is asked for within a step.
 
         Raises:
             InvalidRequestError: it cannot be compiled.
         """
-        return self.begin(constraint).result()
+        with self._lock:
+            future = self._known.get(constraint)
+        return (future or self.begin(constraint)).result()
 
     def close(self) -> None:
         if self._threads is not None:
@@ -97,6 +113,10 @@ class GrammarCompiler:
         with self._making:
             vocabulary = self._vocabulary = self._vocabulary or self._make_vocabulary()
         return CompiledGrammar(constraint, vocabulary)
+
+
+def _is_spent(future: "Future[CompiledGrammar]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None and future.result().is_spent
 
 
 def compile_grammar(constraint: Constraint, vocabulary: Vocabulary) -> "LLMatcher":

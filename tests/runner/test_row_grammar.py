@@ -8,6 +8,7 @@ import pytest
 
 from octavo.core.structured import Constraint
 from octavo.runner.row_grammar import RowGrammar
+from octavo.structured import compiler
 from octavo.structured.compiler import CompiledGrammar, compile_grammar
 from octavo.structured.vocabulary import Vocabulary
 
@@ -184,6 +185,28 @@ def test_what_is_too_complex_for_one_text_is_not_so_for_others_of_the_same_gramm
     for grammar in (running, RowGrammar(compiled, (EOS,))):
         assert allowed(grammar) == [ord("a"), ord("b"), 256, 257]
         assert grammar.fault is None
+
+
+@pytest.mark.parametrize(("quick_seconds", "renewals"), [(60.0, compiler.MAX_RENEWALS), (0.0, 0)])
+def test_a_step_compiles_a_bounded_number_of_times_and_what_takes_long_never(
+    monkeypatch: pytest.MonkeyPatch, quick_seconds: float, renewals: int
+) -> None:
+    from llguidance import LLParserLimits
+
+    limits = LLParserLimits(max_lexer_states=300, verbose_errors=False)
+    monkeypatch.setattr("octavo.structured.compiler.matcher_limits", lambda _kind: limits)
+    monkeypatch.setattr(compiler, "QUICK_SECONDS", quick_seconds)
+    grammars = compiler.GrammarCompiler(lambda: VOCABULARY)
+    grammar = grammars.get(TOO_COMPLEX)
+    compiled = count_compilations(monkeypatch)
+    assert all(wander(grammar, seed).fault is not None for seed in range(6))
+    assert len(compiled) == renewals
+    assert grammar.is_spent
+    assert grammars.get(TOO_COMPLEX) is grammar
+    fresh = grammars.begin(TOO_COMPLEX).result()
+    assert fresh is not grammar
+    assert allowed(RowGrammar(fresh, (EOS,))) == [ord("a"), ord("b"), 256, 257]
+    grammars.close()
 
 
 AMBIGUOUS = Constraint("grammar", 'start: s\ns: s s | s s s | "x"')
