@@ -34,7 +34,7 @@ def forced_constraint(tools: ToolUse, is_parallel: bool) -> Constraint | None:
         "minItems": 1,
         "items": {"anyOf": [_call(each["name"], place) for each, place in zip(functions, places, strict=True)]},
         "$defs": {
-            str(index): _moved(_parameters(each), place)
+            str(index): _moved(_without_id(_parameters(each)), place)
             for index, (each, place) in enumerate(zip(functions, places, strict=True))
         },
     }
@@ -54,18 +54,24 @@ def forced_syntax(tools: ToolUse) -> Syntax:
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     parameters = function.get("parameters") or {}
-    if parameters.get("type", "object") != "object":
+    kinds = parameters.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         raise InvalidRequestError(
             f"parameters of function {function['name']!r:.80} must be a JSON schema of type 'object', "
-            f"got type {parameters['type']!r:.40}.",
+            f"got type {kinds!r:.40}.",
             "tools",
         )
     return {**parameters, "type": "object"}
 
 
+def _without_id(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a schema with a name of its own refers to is looked for in itself alone, and no longer there once moved."""
+    return {key: value for key, value in schema.items() if key != "$id"}
+
+
 def _moved(schema: Any, place: str, has_names: bool = False) -> Any:
-    """The schema as part of another one, at ``place``: what it refers to in itself is there now. ``has_names``: the
-    keys are names of the client's, such as those of properties, and no keywords."""
+    """The schema as part of another one, at ``place``: what it refers to in itself, by its place, is there now.
+    ``has_names``: the keys are names of the client's, such as those of properties, and no keywords."""
     if isinstance(schema, list):
         return [_moved(each, place) for each in schema]
     if not isinstance(schema, dict):
@@ -74,6 +80,6 @@ def _moved(schema: Any, place: str, has_names: bool = False) -> Any:
         return {name: _moved(each, place) for name, each in schema.items()}
     moved = {key: each if key in _DATA else _moved(each, place, key in _NAMES) for key, each in schema.items()}
     reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         moved["$ref"] = place + reference[1:]
     return moved

@@ -71,6 +71,25 @@ def test_a_list_of_calls(text: str, is_right: bool) -> None:
     assert fits(constraint(), text) is is_right
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"$id": "https://example.com/f", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"const": 1}}},
+        {"properties": {"a": {"$ref": "#x"}}, "$defs": {"x": {"$anchor": "x", "const": 1}}},
+        {"type": ["object", "null"], "properties": {"a": {"const": 1}}},
+    ],
+)
+def test_schemas_with_names_and_more_types_than_objects(parameters: dict[str, Any], is_named: bool) -> None:
+    parameters = {"type": "object", "required": ["a"], **parameters}
+    use = ToolUse("named" if is_named else "required", [tool("f", parameters=parameters)], "f" if is_named else None)
+    found = forced_constraint(use, True)
+    assert found is not None
+    shown = "{}" if is_named else '[{"name": "f", "arguments": {}}]'
+    assert fits(found, shown.replace("{}", '{"a": 1}'))
+    assert not any(fits(found, shown.replace("{}", wrong)) for wrong in ('{"a": 2}', "{}", "null"))
+
+
 def test_one_call_where_more_are_not_wanted() -> None:
     assert fits(constraint(is_parallel=False), f"[{F}]")
     assert not fits(constraint(is_parallel=False), f"[{F}, {G}]")
