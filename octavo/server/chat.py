@@ -99,7 +99,6 @@ async def opened_chat(
     tools = tool_use(state, fields)
     _refuse(fields, tools)
     params = _params(state, fields, tools)
-    await state.constraints.check(params.constraint, "tools" if tools.is_forced else constraint_field(fields))
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
     truncate = fields.truncate_prompt_tokens
@@ -107,6 +106,7 @@ async def opened_chat(
     messages = with_parsed_arguments(fields.messages or [])
     options = template_options(fields, tools.tools)
     timing = timing_of(request, fields, state.settings)
+    await state.constraints.check(params.constraint, "tools" if tools.is_forced else constraint_field(fields))
     share = Share(params.n, fewest_message_tokens(state, num_bytes, truncate))
     with state.queue.enter(share, "messages", timing.patience) as place:
         prompt = await _prompt(state, fields, messages, options)

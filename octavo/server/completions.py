@@ -50,12 +50,12 @@ async def create_completion(request: Request) -> Response:
     fields = await read_request_body(request, CompletionRequest, state.settings.limits)
     check_model(state, fields.model)
     params = _params(state, fields)
-    await state.constraints.check(params.constraint, constraint_field(fields))
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
     retention = retention_of(fields, role)
     timing = timing_of(request, fields, state.settings)
     items, truncate = split_prompts(state, fields.prompt, params.n), fields.truncate_prompt_tokens
+    await state.constraints.check(params.constraint, constraint_field(fields))
     share = Share(params.n * len(items), fewest_tokens(state, items, truncate))
     with state.queue.enter(share, patience=timing.patience) as place:
         prompts = await encode_prompts(

@@ -20,6 +20,7 @@ from octavo.server.messages.bounds import message_bounds, prompt_bounds
 from octavo.server.messages.request import CountRequest, MessagesRequest
 from octavo.server.schema_bounds import ONE_PROMPT, bounded, bounds, many_prompts
 from octavo.server.settings import ServerSettings
+from octavo.server.system import PROBES
 from octavo.server.timing import TIMEOUT_HEADER, TTFT_HEADER
 from octavo.server.tokenize import DetokenizeRequest, TokenizeRequest
 
@@ -71,7 +72,7 @@ class Route(NamedTuple):
     error: type[msgspec.Struct] = shapes.ErrorBody
 
 
-_PROBE = (Parameter("probe", "query", {"enum": ["ready", "live"], "default": "ready"}),)
+_PROBE = (Parameter("probe", "query", {"enum": list(PROBES), "default": PROBES[0]}),)
 _LIMIT = (Parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": MAX_REQUESTS, "default": 100}),)
 _PIN_ID = (Parameter("pin_id", "path", {"type": "string", "minLength": 1}),)
 _REQUEST_ID = (Parameter("request_id", "path", {"type": "string", "minLength": 1}),)

@@ -42,7 +42,7 @@ async def health(request: Request) -> Response:
     ends what is not alive leaves alone what still loads, drains or starts its engine again.
     """
     state = server_state(request)
-    probe = request.query_params.get("probe", "ready")
+    probe = request.query_params.get("probe", PROBES[0])
     if probe not in PROBES:
         raise InvalidRequestError(f"probe must be one of {', '.join(PROBES)}, got {probe[:80]!r}.", "probe")
     if probe == "live" and state.phase in (Phase.LOADING, Phase.RESTARTING):

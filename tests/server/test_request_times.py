@@ -59,6 +59,7 @@ def busy(server: ServerProcess) -> Iterator[None]:
         yield
 
 
+MESSAGES = [{"role": "user", "content": "x"}]
 LATE = [({"X-Request-Timeout-Ms": "300"}, {}), ({}, {"request_timeout_ms": 300})]
 
 
@@ -81,12 +82,23 @@ def test_a_deadline_while_it_runs(
 
 
 def test_a_deadline_in_a_stream_is_an_error_event_and_no_done(server: ServerProcess) -> None:
-    body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "request_timeout_ms": 400}
+    body = {"messages": MESSAGES, "stream": True, "request_timeout_ms": 400}
     with server.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
         assert response.status_code == 200
         events = [line for line in response.iter_lines() if line]
     assert len(events) > 3
     assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_the_time_in_which_a_new_form_is_tried_counts(path: str) -> None:
+    """For which a process has to start, the first time."""
+    fields: dict[str, Any] = {"prompt": "x"} if path == "completions" else {"messages": MESSAGES}
+    fields |= {"max_tokens": 1, "guided_regex": "a"}
+    with running_server() as running, running.wait_ready().client() as client:
+        late = client.post(f"/v1/{path}", json=fields | {"request_timeout_ms": 100})
+        assert (late.status_code, late.json()["error"]["type"]) == (504, "timeout_error")
+        assert client.post(f"/v1/{path}", json=fields | {"request_timeout_ms": 5000}).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -81,7 +81,7 @@ def _ending(reply: Reply, choice: OutputDelta) -> dict[str, Any]:
 
 
 def _blocks(reply: ReplyDelta) -> list[dict[str, Any]]:
-    """A call that was cut inside its arguments has no input, and is left out."""
+    """A call that was cut inside its arguments, or nests too deeply to be read, has no input, and is left out."""
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
         blocks.append(_THINKING_BLOCK | {"thinking": reply.reasoning})
@@ -103,7 +103,7 @@ def _call_block(call: CallDelta) -> dict[str, Any]:
 def _input(call: CallDelta) -> Any:
     try:
         return json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
