@@ -24,7 +24,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/j
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with running_server(api_key="key", host="127.0.0.1") as running:
+    with running_server(api_keys=["key"], host="127.0.0.1") as running:
         yield running.wait_ready()
 
 
