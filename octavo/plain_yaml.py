@@ -1,6 +1,7 @@
 """YAML whose values stay the texts that they are in the file."""
 
 import re
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
@@ -12,8 +13,8 @@ class _TextLoader(yaml.BaseLoader):
     ``on``, and 90 of 1:30. Of a name that is there twice it would take the last without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [name.value for name, _ in node.value]
-        twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
+        counts = Counter(str(name.value) for name, _ in node.value)
+        twice = next((name for name, count in counts.items() if count > 1), None)
         if twice is not None:
             raise yaml.constructor.ConstructorError(None, None, f"{twice} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
@@ -29,4 +30,7 @@ def parse_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: it is none.
     """
-    return yaml.load(text, _TextLoader)  # noqa: S506 makes texts, lists and maps only
+    try:
+        return yaml.load(text, _TextLoader)  # noqa: S506 makes texts, lists and maps only
+    except RecursionError:
+        raise yaml.YAMLError("nests too deeply") from None

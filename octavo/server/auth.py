@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fastapi import Request
 
+from octavo.core.errors import ConfigurationError
 from octavo.core.tenants import DEFAULT_TENANT
 from octavo.server.key_file import TenantEntry, check_owners, digest_of, read_key_file
 from octavo.server.rates import Allowance, Clock
@@ -48,14 +49,21 @@ class Keyring:
         self._stranger = Sender(Role.NOBODY if settings.needs_key else self._client)
         self._allowances: dict[str, Allowance] = {}
         self.has_admin = settings.admin_key is not None
-        self.reload()
+        self._read()
 
     def reload(self) -> int:
         """Read the key file again; how many tenants it names. A tenant whose limits are as they were keeps its count.
 
         Raises:
-            ConfigurationError: see ``read_key_file``. Nothing has changed then.
+            ConfigurationError: see ``read_key_file``; or the file is a pipe, say, for which the server would wait.
+                Nothing has changed then.
         """
+        path = self._settings.api_key_file
+        if path is not None and path.exists() and not path.is_file():
+            raise ConfigurationError(f"the key file {path} is no plain file, and can be read at the start only")
+        return self._read()
+
+    def _read(self) -> int:
         path = self._settings.api_key_file
         entries = [] if path is None else read_key_file(path)
         named = [(name, digest_of(key.encode())) for name, key in self._settings.tenant_keys]

@@ -16,6 +16,9 @@ from octavo.server.rates import TenantLimits
 
 _LIMITS = {each.name.replace("_", "-"): each.name for each in fields(TenantLimits)}
 _SETTINGS = ("keys", "may-pin", *_LIMITS)
+MAX_BYTES = 16 * 2**20
+"""Of the file: some hundred thousand keys."""
+_HASH = "sha256:"
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})\Z")
 _FLAGS = {"true": True, "false": False}
 
@@ -41,7 +44,7 @@ def read_key_file(path: Path) -> list[TenantEntry]:
         ConfigurationError: it cannot be read or understood. No text of the file but names is in the message.
     """
     try:
-        found = parse_yaml(path.read_text(encoding="utf-8"))
+        found = parse_yaml(_text(path))
     except OSError as error:
         raise ConfigurationError(f"cannot read the key file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -56,6 +59,18 @@ def read_key_file(path: Path) -> list[TenantEntry]:
     except (ConfigurationError, InvalidRequestError) as error:
         raise ConfigurationError(f"the key file {path}: {error}") from None
     return entries
+
+
+def _text(path: Path) -> str:
+    """
+    Raises:
+        ConfigurationError: it is larger than any such file is.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigurationError(f"the key file {path} is larger than {MAX_BYTES >> 20} MiB")
+    return data.decode("utf-8")
 
 
 def check_owners(keys: Iterable[tuple[str, bytes]]) -> None:
@@ -88,11 +103,15 @@ def _digests(name: str, given: Any) -> tuple[bytes, ...]:
     keys = given if isinstance(given, list) else [given]
     if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
         raise ConfigurationError(f"tenant {name} needs a key, or a list of keys, each a text that is not empty")
-    return tuple(_digest(key) for key in keys)
+    return tuple(_digest(name, key) for key in keys)
 
 
-def _digest(key: str) -> bytes:
+def _digest(name: str, key: str) -> bytes:
     hashed = _HASHED.match(key)
+    if hashed is None and key.startswith(_HASH):
+        raise ConfigurationError(
+            f"a key of tenant {name} begins with {_HASH} and has not 64 hexadecimal digits after it"
+        )
     return bytes.fromhex(hashed.group(1)) if hashed else digest_of(key.encode())
 
 

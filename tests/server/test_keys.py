@@ -13,7 +13,7 @@ import pytest
 
 from octavo.core.errors import ConfigurationError
 from octavo.server.auth import Keyring, Role
-from octavo.server.key_file import read_key_file
+from octavo.server.key_file import MAX_BYTES, read_key_file
 from octavo.server.settings import ServerSettings
 from tests.server.test_auth import app_client
 from tests.server.test_validation import check_error
@@ -75,6 +75,8 @@ def test_whose_key_it_is(key_file: Path) -> None:
         ("a: {keys: secret, requests-per-minute: 0}", "whole number above 0"),
         ("a: {keys: secret, tokens-per-minute: [5]}", "whole number above 0"),
         ("a: {keys: secret, may-pin: maybe}", "true or false"),
+        ("a: sha256:secret", "has not 64 hexadecimal digits"),
+        (f"a: [sha256:{'0' * 63}]", "has not 64 hexadecimal digits"),
     ],
 )
 def test_files_that_cannot_be_meant(tmp_path: Path, text: str, reason: str) -> None:
@@ -85,6 +87,18 @@ def test_files_that_cannot_be_meant(tmp_path: Path, text: str, reason: str) -> N
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="No such file"):
         read_key_file(tmp_path / "none")
+
+
+def test_files_that_are_too_deep_or_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text("a: " + "[" * 100_000)
+    with pytest.raises(ConfigurationError, match="not valid YAML"):
+        read_key_file(path)
+    path.write_text("#" * (MAX_BYTES + 1))
+    with pytest.raises(ConfigurationError, match="larger than 16 MiB"):
+        read_key_file(path)
+    with pytest.raises(ConfigurationError, match="larger than 16 MiB"):
+        read_key_file(Path("/dev/zero"))
 
 
 def test_a_tenant_of_a_flag_and_one_of_the_file_have_not_the_same_key(key_file: Path) -> None:
@@ -131,6 +145,10 @@ def test_reading_again_keeps_what_was_used(key_file: Path) -> None:
     assert keyring.sender(b"Bearer key-plain").role is Role.NOBODY
     key_file.write_text("plain: {")
     with pytest.raises(ConfigurationError):
+        keyring.reload()
+    key_file.unlink()
+    os.mkfifo(key_file)
+    with pytest.raises(ConfigurationError, match="no plain file"):  # nobody writes, so reading it would never end
         keyring.reload()
     assert keyring.sender(b"Bearer key-new").allowance is before
 
