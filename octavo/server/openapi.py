@@ -18,6 +18,9 @@ from octavo.server.limits import ServerLimits
 from octavo.server.messages import shapes as anthropic
 from octavo.server.messages.bounds import message_bounds, prompt_bounds
 from octavo.server.messages.request import CountRequest, MessagesRequest
+from octavo.server.responses.bounds import response_bounds
+from octavo.server.responses.request import ResponsesRequest
+from octavo.server.responses.shapes import ResponseBody
 from octavo.server.schema_bounds import ONE_PROMPT, bounded, bounds, many_prompts
 from octavo.server.settings import ServerSettings
 from octavo.server.system import PROBES
@@ -118,6 +121,16 @@ ROUTES = (
         _WITH_BODY,
         error=anthropic.MessageErrorBody,
     ),
+    Route(
+        "post",
+        "/v1/responses",
+        "Answer a text or a conversation; nothing is kept.",
+        ResponsesRequest,
+        ResponseBody,
+        _GENERATING,
+        _TIMES,
+        streams=True,
+    ),
     Route("post", "/tokenize", "Token ids of a text or conversation.", TokenizeRequest, shapes.Tokens, _WITH_BODY),
     Route("post", "/detokenize", "Text of token ids.", DetokenizeRequest, shapes.DetokenizedText, _WITH_BODY),
     Route("get", "/v1/models", "The model that is served.", None, shapes.ModelList, (401, 503)),
@@ -177,6 +190,7 @@ def _schemas(limits: ServerLimits, model: str) -> dict[str, Any]:
         PinRequest: {"prompt": ONE_PROMPT},
         CountRequest: prompt_bounds(limits),
         MessagesRequest: message_bounds(limits),
+        ResponsesRequest: response_bounds(limits),
         DetokenizeRequest: {"tokens": known["allowed_token_ids"] | {"minItems": 0}},
     }
     for kind in requests:

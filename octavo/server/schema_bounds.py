@@ -85,9 +85,9 @@ def many_prompts(limits: ServerLimits) -> Schema:
 
 def bounded(schema: Schema, known: Mapping[str, Schema]) -> Schema:
     """The schema of a kind of request, with what is known of its fields; null stays allowed where it was, but for what
-    a request is of: a prompt or messages, whichever it can have."""
+    a request is of: an input, or else a prompt or messages, whichever it can have."""
     properties = {name: _narrowed(each, known.get(name)) for name, each in schema["properties"].items()}
-    subjects = [name for name in ("prompt", "messages") if name in properties]
+    subjects = ["input"] if "input" in properties else [name for name in ("prompt", "messages") if name in properties]
     needed = [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in subjects]
     return schema | {"properties": properties} | ({"oneOf": needed} if needed else {})
 

@@ -18,6 +18,8 @@ from octavo.server.limits import ServerLimits
 from octavo.server.messages import routes as messages
 from octavo.server.messages.shapes import CountedTokens, MessageBody, MessageErrorBody
 from octavo.server.openapi import ROUTES, document
+from octavo.server.responses import routes as responses
+from octavo.server.responses.shapes import ResponseBody
 from octavo.server.settings import ServerSettings
 from tests.support.fake_server import ServerProcess, running_real_server
 from tests.support.models import rand_model
@@ -62,7 +64,7 @@ def asking(real: ServerProcess) -> Iterator[httpx.Client]:
 
 
 def test_every_route_is_shown_and_no_other() -> None:
-    families = (system, completions, chat, messages, tokenize, admin, debug, openapi)
+    families = (system, completions, chat, messages, responses, tokenize, admin, debug, openapi)
     routes = [route for family in families for route in family.router.routes if isinstance(route, APIRoute)]
     served = {(method, route.path.replace(":path", "")) for route in routes for method in route.methods}
     assert {(route.method.upper(), route.path) for route in ROUTES} == served
@@ -169,3 +171,8 @@ def test_anthropic_answers_have_their_shapes(asking: httpx.Client) -> None:
     ]
     for path, body, kind in kinds:
         msgspec.json.decode(asking.post(f"/v1/messages{path}", json=body).content, type=kind)
+
+
+def test_responses_have_their_shape(asking: httpx.Client) -> None:
+    answer = asking.post("/v1/responses", json={"input": "hi", "max_output_tokens": 6})
+    msgspec.json.decode(answer.content, type=ResponseBody)

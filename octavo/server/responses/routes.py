@@ -1,0 +1,29 @@
+"""POST /v1/responses: the part of OpenAI's Responses API that keeps nothing."""
+
+from fastapi import APIRouter, Request, Response
+
+from octavo.server.answers import event_stream, named_events, unless_gone
+from octavo.server.body import read_request_body
+from octavo.server.chat import opened_chat
+from octavo.server.context import server_state
+from octavo.server.errors import error_body, fields_named
+from octavo.server.responses.answer import ResponseAnswer
+from octavo.server.responses.request import FIELD_NAMES, ResponsesRequest, as_chat_request
+
+router = APIRouter()
+
+EVENTS = named_events(lambda error: {"type": "error"} | error_body(error))
+
+
+@router.post("/v1/responses")
+async def create_response(request: Request) -> Response:
+    """Answer a text or a conversation."""
+    state = server_state(request)
+    state.require_ready()
+    fields = await read_request_body(request, ResponsesRequest, state.settings.limits)
+    with fields_named(FIELD_NAMES):
+        async with opened_chat(request, state, as_chat_request(fields), "resp") as chat:
+            answer = ResponseAnswer(state, fields, chat)
+            if fields.stream:
+                return await event_stream(request, answer.events(), EVENTS)
+            return await unless_gone(request.receive, answer.whole())
