@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.server import admin, chat, completions, system, tokenize
+from octavo.server import admin, chat, completions, embeddings, system, tokenize
 from octavo.server.messages import routes as messages
 from octavo.server.responses import routes as responses
 
@@ -45,7 +45,7 @@ def test_the_readme_gives_the_two_commands_and_ci_runs_one_of_them() -> None:
 
 def test_the_readme_names_every_route() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    families = (system, completions, chat, messages, responses, tokenize, admin)
+    families = (system, completions, chat, messages, responses, embeddings, tokenize, admin)
     paths = {route.path.split("/{")[0] for family in families for route in family.router.routes}  # type: ignore[attr-defined]
     assert "/v1/chat/completions" in paths
     assert {path for path in paths if f"`{path}`" not in readme} == set()

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -10,6 +10,7 @@ from octavo.cli.hidden_arguments import hide_arguments
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
 from octavo.cli.units import TokenCount
+from octavo.core.step import Pooling
 from octavo.server.dialect import NO_PARSER, TOOL_PARSERS
 from octavo.server.reasoning import REASONING_PARSERS
 
@@ -116,6 +117,13 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     "--reasoning-parser",
     type=click.Choice([*sorted(REASONING_PARSERS), NO_PARSER]),
     help="How the model marks its thinking, which is then told apart.  [default: as its chat template shows]",
+)
+@setting(
+    "--pooling",
+    type=click.Choice(get_args(Pooling)),
+    default="mean",
+    show_default=True,
+    help="Embeddings are made of the hidden states of all tokens, or of the last one.",
 )
 @setting(
     "--restart-engine",

@@ -131,4 +131,5 @@ def _new_row(request: Request) -> NewRow:
         seed=request.seed,
         choice_index=request.choice_index,
         stop_token_ids=request.stop_token_ids,
+        pooling=request.pooling,
     )

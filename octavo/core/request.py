@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from octavo.core.hashing import HashChain
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import Pooling
 from octavo.core.table import BlockTables, SwappedTables
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Request:
         "order",
         "params",
         "pin_claim",
+        "pooling",
         "prefix_deadline",
         "priority",
         "prompt_end",
@@ -174,6 +176,8 @@ class Request:
         self.first_skip: tuple[int, float] | None = None
         self.pin_claim: PinClaim | None = None
         self.retention: Retention | None = None
+        self.pooling: Pooling | None = None
+        """The request is for a vector of its prompt."""
         self.drafter: Drafter | None = None
         self.num_undrafted = 0
 
@@ -222,8 +226,8 @@ class Request:
 
     @property
     def may_read_cache(self) -> bool:
-        """Prompt logprobs come from computing the prompt (B27)."""
-        return self.params.prompt_logprobs is None
+        """Prompt logprobs come from computing the prompt (B27), and so does the mean of its hidden states."""
+        return self.params.prompt_logprobs is None and self.pooling != "mean"
 
     @property
     def num_output_tokens(self) -> int:

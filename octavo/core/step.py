@@ -7,9 +7,15 @@ rows, table writes, compute, release.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from octavo.core.sampling_params import SamplingParams
+
+Pooling = Literal["mean", "last"]
+"""What one vector is made of: the hidden states at all positions of a prompt, or the one at its last."""
+
+UNITS_PER_ONE = 2**24
+"""Hidden states are added up as whole numbers of this fraction, since floating-point sums depend on their order."""
 
 
 class BlockCopy(NamedTuple):
@@ -88,7 +94,7 @@ class NewRow:
     ``token_ids`` holds every landed token (prompt and output); ``block_ids`` one tuple a layer group.
     ``seed`` and ``choice_index`` fix the randomness of each position (spec D1).
     ``stop_token_ids`` are all ids that would end the sequence (EOS included); the sampler masks them until
-    ``params.min_tokens`` tokens have been generated.
+    ``params.min_tokens`` tokens have been generated. ``pooling``: the hidden states of the prompt are wanted.
     """
 
     row_id: int
@@ -99,6 +105,7 @@ class NewRow:
     seed: int
     choice_index: int
     stop_token_ids: frozenset[int]
+    pooling: Pooling | None = None
 
 
 class RowFork(NamedTuple):
@@ -180,6 +187,8 @@ class StepResult:
     ``further`` maps the id of a row with drafts to the tokens that it drew after its first one, each after a draft that
     was right; ``further_logprobs`` to their logprobs, where asked for. A draw that goes wrong there is left to the next
     step, so it is none of the ``faults``.
+    ``pooled`` maps the id of a row that pools to the sum, over the positions that count and that this step computes, of
+    the hidden states after the final norm, in whole units (UNITS_PER_ONE): so sums of parts add up exactly.
     ``completed``: ids of rows whose text, with the last token that they drew, is all that their constraint allows.
     """
 
@@ -191,6 +200,7 @@ class StepResult:
     further: Mapping[int, Sequence[int]] = field(default_factory=dict)
     further_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
     completed: frozenset[int] = frozenset()
+    pooled: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 class PendingStep(Protocol):

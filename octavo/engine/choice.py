@@ -1,10 +1,13 @@
 """One choice of a request on its way to the client: its text, logprobs and times since the last delta."""
 
+from collections.abc import Sequence
+
 from octavo.core.beam_search import Hypothesis
 from octavo.core.request import Request, Status
 from octavo.core.step import TokenLogprobs
 from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.messages import OutputDelta, RequestTimes
+from octavo.engine.pooled import PooledPrompt
 from octavo.engine.stops import TextStream
 
 
@@ -33,6 +36,8 @@ class Choice:
         if sequence.params.prompt_logprobs is not None:
             self._prompt_logprobs = [None] * sequence.num_prompt_tokens
 
+        self._pooled = PooledPrompt(sequence) if sequence.pooling is not None else None
+
     def check_stop(self, token_id: int) -> str | None:
         """A token was drawn and its id ends nothing: the stop string that it completes, if it does (spec D6, D8)."""
         suppressed = self._min_tokens > 0 and self.sequence.num_output_tokens <= self._min_tokens
@@ -59,6 +64,11 @@ class Choice:
             if position < len(self._prompt_logprobs) and self._prompt_logprobs[position] is None:
                 self._prompt_logprobs[position] = entry
 
+    def add_pooled(self, start: int, count: int, units: Sequence[int]) -> None:
+        """Of a step that computed ``count`` positions from ``start`` on; see ``PooledPrompt``."""
+        if self._pooled is not None:
+            self._pooled.add(start, count, units)
+
     def take_delta(self) -> OutputDelta:
         """What is new. Once the sequence has ended this is the last delta, with the text that was held back."""
         sequence = self.sequence
@@ -76,6 +86,8 @@ class Choice:
         )
         if self._has_logprobs:
             self._add_logprobs(delta)
+        if self._pooled is not None and token_ids:
+            delta.embedding, self._pooled = self._pooled.vector(), None
         claim = sequence.pin_claim
         if claim is not None and not claim.pending:
             delta.pin_report, sequence.pin_claim = claim.report, None

@@ -36,6 +36,8 @@ def merge_delta(pending: OutputDelta, news: OutputDelta) -> None:
     join(pending, news)
     if news.prompt_logprobs is not None:
         pending.prompt_logprobs = news.prompt_logprobs
+    if news.embedding is not None:
+        pending.embedding = news.embedding
     if news.pin_report is not None:
         pending.pin_report = news.pin_report
     if news.error is not None:

@@ -13,6 +13,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingLimits, SamplingParams
+from octavo.core.step import Pooling
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest
 
@@ -118,6 +119,7 @@ class _PlainRequest(msgspec.Struct, forbid_unknown_fields=True):
     start_by: float | None
     end_by: float | None
     tenant: str
+    pooling: Pooling | None
 
 
 def read_request(command: Add) -> EngineRequest:

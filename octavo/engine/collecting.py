@@ -14,7 +14,7 @@ def collect(requests: OpenRequests, plan: StepPlan, result: StepResult, outcome:
     end."""
     choices, deltas = requests.choices, requests.news.deltas
     requests.news.iteration_tokens += plan.num_tokens
-    if result.prompt_logprobs:
+    if result.prompt_logprobs or result.pooled:
         _collect_prompts(requests, plan, result, outcome)
     for sequence, token_id in zip(outcome.sampled, outcome.token_ids, strict=True):
         choice = choices[sequence]
@@ -44,8 +44,10 @@ def _collect_further(
 
 
 def _collect_prompts(requests: OpenRequests, plan: StepPlan, result: StepResult, outcome: StepOutcome) -> None:
-    for sequence, start in zip(outcome.landed, plan.starts, strict=True):
+    for sequence, start, count in zip(outcome.landed, plan.starts, plan.counts, strict=True):
         choice = requests.choices.get(sequence)
+        if choice is not None and sequence.row_id in result.pooled:
+            choice.add_pooled(start, count, result.pooled[sequence.row_id])
         if choice is not None and sequence.row_id in result.prompt_logprobs:
             choice.add_prompt_logprobs(start + 1, result.prompt_logprobs[sequence.row_id])
 

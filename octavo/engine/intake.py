@@ -63,6 +63,7 @@ class Intake:
             sequence.retention = request.retention
             sequence.priority = request.priority
             sequence.tenant = request.tenant
+            sequence.pooling = request.pooling
         return sequences
 
     def _check_priority(self, priority: int) -> None:

@@ -7,7 +7,7 @@ from octavo.core.beam_search import BeamSearchParams
 from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.step import TokenLogprobs
+from octavo.core.step import Pooling, TokenLogprobs
 from octavo.core.tenants import DEFAULT_TENANT, TenantCounts
 from octavo.engine.traces import RequestTrace
 
@@ -29,7 +29,8 @@ class EngineRequest:
     statistics.
     ``pins``: heads of the prompt to keep in the cache; ``retention``: how long it keeps what the request leaves.
     ``start_by``, ``end_by``: it is ended with an error if no step has computed any of it by then, or if it has not
-    finished; times as ``arrival_time``. None: no such bound."""
+    finished; times as ``arrival_time``. None: no such bound.
+    ``pooling``: a vector of the prompt is wanted; comes with the first delta."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -45,6 +46,7 @@ class EngineRequest:
     start_by: float | None = None
     end_by: float | None = None
     tenant: str = DEFAULT_TENANT
+    pooling: Pooling | None = None
 
     @property
     def num_choices(self) -> int:
@@ -60,7 +62,7 @@ class OutputDelta:
     ``""`` if no single field is to blame; ``timeout`` where its time was over). ``prompt_logprobs`` comes with the
     first delta, one entry a prompt token, the first None. ``cumulative_logprob``: of a beam search's sequence.
     ``pin_report``: once, of a request that has asked for pins. ``text`` never holds part of a character or
-    of an undecided stop string.
+    of an undecided stop string. ``embedding``: once, of a request that pools, fp64 [hidden_size], not normalised.
     """
 
     request_id: str
@@ -77,6 +79,7 @@ class OutputDelta:
     invalid_param: str | None = None
     pin_report: PinReport | None = None
     timeout: Timeout | None = None
+    embedding: list[float] | None = None
 
 
 @dataclass(slots=True)

@@ -210,11 +210,17 @@ class RecordedStep(Protocol):
     """A step that a back end has recorded."""
 
     def run(
-        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
+        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor, num_hidden: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Run forward and head; inputs as in ``Step.forward``, but one layout a group. The very ``layouts`` and
         ``head_rows`` of the step before may be given again, with other numbers in the layouts' memory. Gives what
-        ``head`` returns for a few rows at a time, in order, each valid until the next one is asked for."""
+        ``head`` returns for a few rows at a time, in order, each valid until the next one is asked for. The last
+        ``num_hidden`` of ``head_rows`` do not reach the head: ``hidden`` has them."""
+        ...
+
+    def hidden(self, count: int) -> Tensor:
+        """What ``forward`` gave for the last ``count`` of ``head_rows`` of the step that ran last, once all that
+        ``run`` gives has been taken; valid until the next step."""
         ...
 
 

@@ -72,7 +72,12 @@ class _Recording:
             self._program.run(range(len(self._program)), num_rows, num_head_rows)
         else:
             self._program.run(range(self._num_forward), num_rows, num_head_rows)
-            self.run_head(0, num_logit_rows)
+            if num_logit_rows:
+                self.run_head(0, num_logit_rows)
+
+    def hidden(self, first: int, end: int) -> Tensor:
+        """Rows of what ``forward`` gave, of those that reach no head."""
+        return torch.from_numpy(self._hidden[first:end])
 
     def _take_head_rows(self, head_rows: Tensor, num_rows: int) -> None:
         rows = self._head_rows[: head_rows.shape[0]]
@@ -119,19 +124,25 @@ class CpuRecordedStep:
         self._kv = kv
         self._max_logit_rows = max_logit_rows
         self._recording: _Recording | None = self._record(FIRST_MAX_ROWS)
+        self._num_head_rows = 0
 
     def run(
-        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
+        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor, num_hidden: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        num_rows, num_head_rows = token_ids.shape[0], head_rows.shape[0]
-        recording = self._recording_for(max(num_rows, num_head_rows))
-        count = min(num_head_rows, self._max_logit_rows)
+        num_rows, self._num_head_rows = token_ids.shape[0], head_rows.shape[0]
+        recording = self._recording_for(max(num_rows, self._num_head_rows))
+        num_logit_rows = self._num_head_rows - num_hidden
+        count = min(num_logit_rows, self._max_logit_rows)
         recording.run(token_ids, layouts, head_rows, count)
-        for first in range(0, num_head_rows, self._max_logit_rows):
+        for first in range(0, num_logit_rows, self._max_logit_rows):
             if first:
-                count = min(num_head_rows - first, self._max_logit_rows)
+                count = min(num_logit_rows - first, self._max_logit_rows)
                 recording.run_head(first, count)
             yield recording.outputs(count)
+
+    def hidden(self, count: int) -> Tensor:
+        assert self._recording is not None, "a step has run"
+        return self._recording.hidden(self._num_head_rows - count, self._num_head_rows)
 
     def _recording_for(self, num_rows: int) -> _Recording:
         """One with room for so many rows. The old one goes first, for its memory; should there be none for the new one,

@@ -53,6 +53,10 @@ class Gemma3:
             x = ops.add(x, ops.norm(layer.mlp(ops, x), layer.mlp_norm, eps))
         return ops.take_rows(x, inputs.head_rows)
 
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Rows of what ``forward`` gave, after the final norm: fp32 [n, hidden_size]."""
+        return self._ops.norm(hidden, self._norm, self.config.norm_eps)
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits fp32 [n, vocab_size] of rows of what ``forward`` gave."""
-        return self._ops.linear(self._ops.norm(hidden, self._norm, self.config.norm_eps), self._head)
+        return self._ops.linear(self.final_norm(hidden), self._head)

@@ -39,6 +39,10 @@ class Model(Protocol):
         """Hidden states fp32 [N, hidden_size] of ``inputs.head_rows``, as ``head`` takes them."""
         ...
 
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Rows of what ``forward`` gave, after the final norm: fp32 [n, hidden_size], what embeddings are made of."""
+        ...
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits fp32 [n, vocab_size] of some rows of what ``forward`` gave: as many as the caller has memory for."""
         ...

@@ -16,9 +16,13 @@ MAX_LOGITS = 1 << 25
 
 class Execution(Protocol):
     def run(
-        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
+        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor, num_hidden: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """See ``RecordedStep.run``."""
+        ...
+
+    def hidden(self, count: int) -> Tensor:
+        """See ``RecordedStep.hidden``."""
         ...
 
 
@@ -38,7 +42,7 @@ class ModelStep:
         return logits, self.ops.argmax(logits, self.num_tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EagerExecution:
     """One operation at a time: ``forward`` and ``head`` of a ``Step``. ``kv``: of each layer its memory and the
     number of its group."""
@@ -47,13 +51,20 @@ class EagerExecution:
     head: Callable[[Tensor], tuple[Tensor, Tensor]]
     kv: Sequence[tuple[KVLayer, int]]
     max_logit_rows: int
+    _hidden: Tensor | None = None
 
     def run(
-        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor
+        self, token_ids: Tensor, layouts: Sequence[BatchLayout], head_rows: Tensor, num_hidden: int = 0
     ) -> Iterator[tuple[Tensor, Tensor]]:
         hidden = self.forward(token_ids, [(held, layouts[group]) for held, group in self.kv], head_rows)
-        for start in range(0, len(head_rows), self.max_logit_rows):
-            yield self.head(hidden[start : start + self.max_logit_rows])
+        self._hidden = hidden if num_hidden else None
+        num_logit_rows = len(head_rows) - num_hidden
+        for start in range(0, num_logit_rows, self.max_logit_rows):
+            yield self.head(hidden[start : min(start + self.max_logit_rows, num_logit_rows)])
+
+    def hidden(self, count: int) -> Tensor:
+        assert self._hidden is not None, "the step that ran last was asked for hidden states"
+        return self._hidden[-count:]
 
 
 def make_execution(

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from octavo.core.step import NewRow, StepPlan, TableWrite
+from octavo.core.step import NewRow, Pooling, StepPlan, TableWrite
 from octavo.kernels.interface import BatchLayout
 from octavo.runner.decode_inputs import DecodeInputs, is_decode
 from octavo.runner.drafted_draws import DraftedDraw, drafted_draws
 from octavo.runner.row_sampling import RowSampling
-from octavo.runner.step_inputs import DrawingRows, KnownToken, StepInputs
+from octavo.runner.step_inputs import DrawingRows, KnownToken, PooledRow, StepInputs
 
 SPARE_BLOCKS = 8
 """By so many blocks rows may grow before their decode inputs are made anew."""
@@ -25,6 +25,7 @@ class Row:
     index: int
     num_prompt_tokens: int
     sampling: RowSampling
+    pooling: Pooling | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -45,7 +46,7 @@ class InputBatch:
     def add(self, new: NewRow, sampling: RowSampling) -> None:
         if not self._unused:
             self._grow()
-        row = Row(self._unused.pop(), new.num_prompt_tokens, sampling)
+        row = Row(self._unused.pop(), new.num_prompt_tokens, sampling, new.pooling)
         self.rows[new.row_id] = row
         for table, block_ids in zip(self._tables, new.block_ids, strict=True):
             table[row.index, : len(block_ids)] = block_ids
@@ -71,8 +72,11 @@ class InputBatch:
     def inputs(self, plan: StepPlan) -> StepInputs:
         """Of a plan that computes something; valid until the next call."""
         if self._decode is None or not self._decode.fits(plan):
-            self._decode = self._decode_inputs(plan.row_ids) if is_decode(plan) else None
+            self._decode = self._decode_inputs(plan.row_ids) if is_decode(plan) and not self._pools(plan) else None
         return self._any_inputs(plan) if self._decode is None else self._decode.move_to(plan.starts)
+
+    def _pools(self, plan: StepPlan) -> bool:
+        return any(self.rows[row_id].pooling for row_id in plan.row_ids)
 
     def _decode_inputs(self, row_ids: tuple[int, ...]) -> DecodeInputs:
         rows = [self.rows[row_id] for row_id in row_ids]
@@ -96,6 +100,8 @@ class InputBatch:
         sources, drafts = dict(plan.forks), dict(plan.drafts)
         last_rows: dict[int, int] = {}
         drafted: list[tuple[DraftedDraw, int]] = []
+        pooled: list[PooledRow] = []
+        pooled_rows: list[int] = []
         for row_id, start, count, samples in zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True):
             row, first_row = self.rows[row_id], len(token_ids)
             num_top = row.sampling.params.prompt_logprobs
@@ -103,6 +109,10 @@ class InputBatch:
                 predicted = row.tokens[start + 1 : min(start + count + 1, row.num_prompt_tokens)]
                 known += (KnownToken(row_id, token_id, num_top) for token_id in predicted)
                 known_rows += range(first_row, first_row + len(predicted))
+            places = _pooled_places(row, start, count)
+            if places:
+                pooled.append(PooledRow(row_id, len(places)))
+                pooled_rows += range(first_row + places.start, first_row + places.stop)
             token_ids += row.tokens[start : start + count]
             last_rows[row_id] = last_rows[sources[row_id]] if row_id in sources else len(token_ids) - 1
             if samples:
@@ -115,10 +125,10 @@ class InputBatch:
                 token_ids += drafts[row_id]
         assert len(token_ids) == plan.num_tokens, "a planned token has neither landed nor been sampled"
         drafted.sort(key=lambda each: each[0].number)
-        rows = drawing_rows + known_rows + [row for _, row in drafted]
+        rows = drawing_rows + known_rows + [row for _, row in drafted] + pooled_rows
         ids, head_rows = torch.tensor(token_ids), torch.tensor(rows, dtype=torch.int64)
         return StepInputs(
-            ids, self._layouts(plan), head_rows, DrawingRows(drawing), known, [draw for draw, _ in drafted]
+            ids, self._layouts(plan), head_rows, DrawingRows(drawing), known, [draw for draw, _ in drafted], pooled
         )
 
     def _layouts(self, plan: StepPlan) -> list[BatchLayout]:
@@ -150,3 +160,11 @@ class InputBatch:
         self._tables = [np.concatenate((t, np.full((more, t.shape[1]), -1, dtype=np.int32))) for t in self._tables]
         self._widths = np.concatenate((self._widths, np.zeros(more, dtype=np.int64)))
         self._unused += range(size + more - 1, size - 1, -1)
+
+
+def _pooled_places(row: Row, start: int, count: int) -> range:
+    """Which of ``count`` positions from ``start`` on are pooled, counted from ``start``."""
+    end = min(count, row.num_prompt_tokens - start)
+    if row.pooling is None:
+        return range(0)
+    return range(end) if row.pooling == "mean" else range(max(0, row.num_prompt_tokens - 1 - start), end)

@@ -1,7 +1,7 @@
 """Carries plans out on a model: copies, rows, one forward pass, samples."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
@@ -16,6 +16,7 @@ from octavo.runner.execution import make_execution
 from octavo.runner.grammar_masks import GrammarMasks, GrammarSource, completed_rows, no_grammars
 from octavo.runner.input_batch import InputBatch
 from octavo.runner.page_ahead import PageAhead
+from octavo.runner.pooling import pooled_sums
 from octavo.runner.sampler import Sampler, Samples
 from octavo.runner.step_inputs import DrawingRows, KnownToken, StepInputs
 from octavo.runner.swapping import copy_between
@@ -74,6 +75,7 @@ class ModelRunner:
         self._inputs = timed("inputs", batch.inputs)
         self._sample = timed("sample", _sample)
         self._sample_drafted = timed("sample", FurtherTokens.draw)
+        self._model = model
         self._ops = ops
         self._kv = kv
         self._batch = batch
@@ -132,8 +134,13 @@ class ModelRunner:
     def _compute(self, plan: StepPlan) -> StepResult:
         inputs = self._inputs(plan)
         self._masks.begin(inputs)
-        outputs = self._execution.run(inputs.token_ids, inputs.layouts, inputs.head_rows)
-        return self._read_heads(plan.step_id, inputs, outputs)
+        num_hidden = sum(row.num_places for row in inputs.pooled)
+        outputs = self._execution.run(inputs.token_ids, inputs.layouts, inputs.head_rows, num_hidden)
+        result = self._read_heads(plan.step_id, inputs, outputs)
+        if not num_hidden:
+            return result
+        hidden = self._model.final_norm(self._execution.hidden(num_hidden))
+        return replace(result, pooled=pooled_sums(inputs.pooled, hidden))
 
     def _add_row(self, new: NewRow) -> None:
         bad_words = self._encode_bad_words(new.params.bad_words) if new.params.bad_words else ()

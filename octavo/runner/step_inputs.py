@@ -47,10 +47,18 @@ class DrawingRows:
         return self if start == 0 and end >= len(self.states) else DrawingRows(self.states[start:end])
 
 
+class PooledRow(NamedTuple):
+    """A row that pools: the hidden states of ``num_places`` of its positions are wanted."""
+
+    row_id: int
+    num_places: int
+
+
 class StepInputs(NamedTuple):
     """``token_ids``: int64 [R], what to compute, row after row; ``layouts``: where the rows stand, one a layer group;
     ``head_rows``: int64 [N], which of them reach the head: first those of ``drawing``, then those that predict
-    ``known``, then those of ``drafted``, in order of their numbers."""
+    ``known``, then those of ``drafted``, in order of their numbers; last, and to no head but the final
+    norm, those of ``pooled``."""
 
     token_ids: Tensor
     layouts: list[BatchLayout]
@@ -58,3 +66,4 @@ class StepInputs(NamedTuple):
     drawing: DrawingRows
     known: list[KnownToken]
     drafted: list[DraftedDraw]
+    pooled: Sequence[PooledRow] = ()

@@ -209,6 +209,26 @@ class DetokenizedText(Shape):
     prompt: str
 
 
+class Embedding(Shape):
+    """``embedding``: numbers, or base64 of them."""
+
+    object: str
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(Shape):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Shape):
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
 class Load(Shape):
     server_load: int
 

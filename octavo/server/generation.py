@@ -12,6 +12,7 @@ from octavo.core.beam_search import BeamSearchParams
 from octavo.core.pin_types import PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import Pooling
 from octavo.core.tenants import DEFAULT_TENANT
 from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
@@ -33,7 +34,7 @@ class Generation:
     ``answer_id``: the id in the answer's body, used once; ``trace_id``: the X-Request-Id.
     ``beam_search``: as wide as ``params.n``. ``place``: in the queue, left at the end.
     ``pins``: those of each prompt, or none at all. ``allowance``: of the tenant that pays; ``param``: the field that
-    the prompts come from."""
+    the prompts come from. ``pooling``: of requests for vectors."""
 
     answer_id: str
     trace_id: str
@@ -51,6 +52,7 @@ class Generation:
     tenant: str = DEFAULT_TENANT
     allowance: Allowance | None = None
     param: str = "prompt"
+    pooling: Pooling | None = None
     num_completion_tokens: int = 0
     cached_tokens: dict[int, int] = field(default_factory=dict)
     pin_reports: dict[int, PinReport] = field(default_factory=dict)
@@ -132,6 +134,7 @@ async def _run_one(
         start_by=generation.timing.start_by,
         end_by=generation.timing.end_by,
         tenant=generation.tenant,
+        pooling=generation.pooling,
     )
     state.request_log.note_engine_id(request.request_id, generation.answer_id, generation.trace_id)
     if state.settings.enable_log_requests:

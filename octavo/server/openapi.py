@@ -14,6 +14,7 @@ from octavo.server.answers import json_response
 from octavo.server.chat import ChatRequest
 from octavo.server.completions import CompletionRequest
 from octavo.server.context import server_state
+from octavo.server.embeddings import EmbeddingRequest
 from octavo.server.limits import ServerLimits
 from octavo.server.messages import shapes as anthropic
 from octavo.server.messages.bounds import message_bounds, prompt_bounds
@@ -79,6 +80,7 @@ _PROBE = (Parameter("probe", "query", {"enum": list(PROBES), "default": PROBES[0
 _LIMIT = (Parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": MAX_REQUESTS, "default": 100}),)
 _PIN_ID = (Parameter("pin_id", "path", {"type": "string", "minLength": 1}),)
 _REQUEST_ID = (Parameter("request_id", "path", {"type": "string", "minLength": 1}),)
+_POSITIVE = {"type": "integer", "minimum": 1}
 
 ROUTES = (
     Route(
@@ -130,6 +132,15 @@ ROUTES = (
         _GENERATING,
         _TIMES,
         streams=True,
+    ),
+    Route(
+        "post",
+        "/v1/embeddings",
+        "A vector of each input.",
+        EmbeddingRequest,
+        shapes.EmbeddingList,
+        _GENERATING,
+        _TIMES,
     ),
     Route("post", "/tokenize", "Token ids of a text or conversation.", TokenizeRequest, shapes.Tokens, _WITH_BODY),
     Route("post", "/detokenize", "Text of token ids.", DetokenizeRequest, shapes.DetokenizedText, _WITH_BODY),
@@ -188,6 +199,7 @@ def _schemas(limits: ServerLimits, model: str) -> dict[str, Any]:
     own: Mapping[type, dict[str, Any]] = {
         CompletionRequest: {"prompt": many_prompts(limits), "logprobs": known["top_logprobs"]},
         PinRequest: {"prompt": ONE_PROMPT},
+        EmbeddingRequest: {"input": many_prompts(limits), "dimensions": _POSITIVE},
         CountRequest: prompt_bounds(limits),
         MessagesRequest: message_bounds(limits),
         ResponsesRequest: response_bounds(limits),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from octavo.core.errors import ConfigurationError, InvalidRequestError
+from octavo.core.step import Pooling
 from octavo.engine.intake import check_tenant
 from octavo.server.dialect import check_parsers
 from octavo.server.key_file import check_owners, digest_of
@@ -31,7 +32,7 @@ class ServerSettings:
     the model may decide to call. ``enable_log_requests`` logs ids and counts, never text. ``api_key_file``: see
     octavo/server/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
     HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file. ``restart_engine``: how many
-    times within ten minutes an engine that has ended is started again.
+    times within ten minutes an engine that has ended is started again. ``pooling``: what embeddings are made of.
     """
 
     served_model_name: str
@@ -55,6 +56,7 @@ class ServerSettings:
     enable_auto_tool_choice: bool = True
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    pooling: Pooling = "mean"
     api_key_file: Path | None = None
     allowed_origins: tuple[str, ...] = ()
     ssl_certfile: Path | None = None

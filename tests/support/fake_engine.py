@@ -198,6 +198,9 @@ class FakeEngine:
             delta.error = "the request was told to fail"
             self._end(choice, delta, "error")
             return
+        if choice.request.pooling is not None:
+            ids = choice.request.prompt_token_ids
+            delta.embedding = [float(sum(ids)), float(len(ids)), 3.0, 4.0]
         if choice.pieces is not None:
             self._type(choice, choice.pieces, delta)
             return
