@@ -8,6 +8,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import ANY_OBJECT, Constraint, StructuredLimits, as_constraint, json_schema
 from octavo.server.errors import ApiError
 from octavo.server.sampling import GUIDED_FIELDS, ResponseFormat, SamplingFields
+from octavo.server.timing import Timing
 from octavo.structured.checker import ConstraintChecker
 
 NUM_THREADS = 2
@@ -74,11 +75,11 @@ class Constraints:
         self._threads = ThreadPoolExecutor(NUM_THREADS, "octavo-constraints")
         self._num_waiting = 0
 
-    async def check(self, constraint: Constraint | None, param: str) -> None:
+    async def check(self, constraint: Constraint | None, param: str, timing: Timing) -> None:
         """
         Raises:
             InvalidRequestError: it cannot be followed, or takes too long to compile or too much memory.
-            ApiError: 429 where too many wait for this.
+            ApiError: 429 where too many wait for this; or a time of the request is over before it is tried.
         """
         if constraint is None or self._checker.knows(constraint):
             return
@@ -87,7 +88,10 @@ class Constraints:
             raise ApiError(429, message, code="queue_full", param=param, retry_after=1)
         self._num_waiting += 1
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._checker.check, constraint, param)
+            async with asyncio.timeout(timing.seconds_left):
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._checker.check, constraint, param)
+        except TimeoutError:
+            raise timing.error() from None
         finally:
             self._num_waiting -= 1
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from octavo.core.errors import InvalidRequestError
+from octavo.server.errors import ApiError, timed_out
 from octavo.server.plain_numbers import number_in_header
 from octavo.server.sampling import SamplingFields
 from octavo.server.settings import ServerSettings
@@ -34,6 +35,22 @@ class Timing:
     @property
     def end_by(self) -> float | None:
         return None if self.seconds is None else self.arrival + self.seconds
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the first of its times is over, for a request that has not begun."""
+        end = min((each for each in (self.start_by, self.end_by) if each is not None), default=None)
+        return None if end is None else max(0.0, end - time.time())
+
+    def error(self) -> ApiError:
+        """For a request of which a time is over before it has come to the engine."""
+        waited = f"{time.time() - self.arrival:.1f} s"
+        if self.seconds is None or (self.patience is not None and self.patience <= self.seconds):
+            message = f"it has waited {waited} without being started and may wait {self.patience:g} s"
+            return timed_out("queue", message, retry_after=1)
+        return timed_out(
+            "deadline", f"it is not finished after {waited} and may take {self.seconds:g} s", retry_after=1
+        )
 
 
 def timing_of(request: Request, fields: SamplingFields, settings: ServerSettings) -> Timing:

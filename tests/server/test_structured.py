@@ -11,6 +11,9 @@ import pytest
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import Constraint
+from octavo.server.errors import ApiError
+from octavo.server.structured import Constraints
+from octavo.server.timing import Timing
 from octavo.structured import checker
 from octavo.structured.checker import ConstraintChecker
 from tests.server.test_validation import CHAT, COMPLETION, case_id, check_error
@@ -176,3 +179,22 @@ def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         constraints.check(pattern, "x")
     assert [constraints.knows(pattern) for pattern in patterns] == [False, True, True]
     constraints.close()
+
+
+@pytest.mark.parametrize(
+    ("patience", "seconds", "status", "code"),
+    [(0.05, None, 429, "queue_timeout"), (None, 0.05, 504, "deadline_exceeded"), (9.0, 0.05, 504, "deadline_exceeded")],
+)
+async def test_a_request_waits_for_the_trial_no_longer_than_it_may(
+    monkeypatch: pytest.MonkeyPatch, patience: float | None, seconds: float | None, status: int, code: str
+) -> None:
+    is_over = threading.Event()
+    monkeypatch.setattr(ConstraintChecker, "check", lambda *_: is_over.wait(30))
+    constraints = Constraints()
+    try:
+        with pytest.raises(ApiError) as caught:
+            await constraints.check(Constraint("regex", "a"), "guided_regex", Timing(time.time(), patience, seconds))
+    finally:
+        is_over.set()
+        constraints.close()
+    assert (caught.value.status, caught.value.code) == (status, code)
