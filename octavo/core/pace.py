@@ -1,6 +1,6 @@
 """How much time of a step prompts take beside sequences that wait for their next token.
 
-A single prompt takes four ninths of the time: a step lasts 1.8 times as long as without it, and the prompt somewhat
+A single prompt takes nearly half of the time: a step lasts 1.9 times as long as without it, and the prompt somewhat
 more than twice as long as alone. Of several that are computed one after the other, each is to have its first token
 within three times what it takes alone: two take two thirds of the time, and from the third on there is no bound but the
 token budget. Where a time between two tokens is the target, that is the bound, however many prompts wait.
@@ -19,8 +19,8 @@ from octavo.core.prompt_costs import Chunk, PromptCosts
 from octavo.core.step import StepPlan
 from octavo.core.step_costs import StepCosts
 
-SHARE_OF_ONE = 4 / 9
-"""Of a step's time, for a single prompt. It is used to the whole token below: a step lasts up to 1 / (1 - 4 / 9) or 1.8
+SHARE_OF_ONE = 0.47
+"""Of a step's time, for a single prompt. It is used to the whole token below: a step lasts up to 1 / (1 - 0.47) or 1.89
 times as long as without, which leaves a margin below twice for what is measured and changes."""
 
 SHARE_OF_EACH = 1 / 3

@@ -77,16 +77,15 @@ class ChatTemplate:
             )
         chat = self._prepare(messages)
         final = _tag_final_message(chat) if continue_final_message else ""
-        text = self._run(
-            {
-                "documents": None,
-                **self._special_tokens,
-                **kwargs,
-                "messages": chat,
-                "tools": list(tools) if tools is not None else None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
+        variables = {
+            "documents": None,
+            **self._special_tokens,
+            **kwargs,
+            "messages": chat,
+            "tools": list(tools) if tools is not None else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._run_with_calls(variables) if any(map(_is_calls_alone, chat)) else self._run(variables)
         return _cut_at_tag(text, final) if continue_final_message else text
 
     def _prepare(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -132,6 +131,18 @@ class ChatTemplate:
         except InvalidRequestError:
             return False
         return _PROBE in text and "'type'" not in text and '"type"' not in text
+
+    def _run_with_calls(self, variables: Mapping[str, Any]) -> str:
+        """Of a conversation with calls that have no content beside them. A template that knows no calls adds up texts,
+        so where it fails it gets an empty one."""
+        try:
+            return self._run(variables)
+        except InvalidRequestError as error:
+            chat = [{**each, "content": ""} if _is_calls_alone(each) else each for each in variables["messages"]]
+            try:
+                return self._run({**variables, "messages": chat})
+            except InvalidRequestError:
+                raise error from None
 
     def _run(self, variables: Mapping[str, Any]) -> str:
         try:
@@ -215,6 +226,10 @@ def _why_ended(returncode: int | None) -> str:
     if returncode == -signal.SIGALRM:
         return f"it took longer than {RENDER_SECONDS:g} s"
     return f"its process ended with code {returncode} (it needed too much memory or nested too deeply)"
+
+
+def _is_calls_alone(message: Mapping[str, Any]) -> bool:
+    return "tool_calls" in message and "content" not in message
 
 
 def _tag_final_message(chat: list[dict[str, Any]]) -> str:
