@@ -22,8 +22,9 @@ PATIENCE = 20.0
 
 @pytest.fixture(scope="module", params=["swap", "recompute"])
 def busy_server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
-    """A pool that two endless requests fill, and prompts that take many steps."""
-    model: Path = rand_model(tmp_path_factory.mktemp("rand"), max_position_embeddings=2048)
+    """A pool that two endless requests fill, and prompts that take many steps of many layers: longer than the half
+    second in which a client that has closed its side may not be noticed."""
+    model: Path = rand_model(tmp_path_factory.mktemp("rand"), max_position_embeddings=2048, num_hidden_layers=24)
     flags = ("--num-blocks", "160", "--max-model-len", "2048", "--max-num-seqs", "4", "--max-num-batched-tokens", "8")
     flags += ("--preemption-mode", request.param, "--swap-space", "0.1", "--threads", "1", "--target-itl-ms", "1000")
     with running_real_server(model, *flags) as running:
