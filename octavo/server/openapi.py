@@ -231,7 +231,7 @@ def _responses(route: Route) -> dict[str, Any]:
     elif route.answer is not None:
         answer["content"] = {JSON: {"schema": _reference(route.answer)}}
     if route.streams:
-        answer["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        answer["content"]["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for a stream of events
     error = {JSON: {"schema": _reference(route.error)}}
     errors = {str(status): {"description": _ERRORS[status], "content": error} for status in route.errors}
     return {"200": answer} | errors
