@@ -5,25 +5,21 @@ in time and memory, on a copy of the messages. What they see is what transformer
 templates give the published text (source: transformers 5.x, ``apply_chat_template``).
 """
 
-import json
 import signal
-import subprocess
-import sys
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from octavo.core.errors import InvalidRequestError
+from octavo.worker_processes import WorkerEndedError, WorkerProcesses
 
 RENDER_SECONDS = 3.0
 RENDER_NUM_CHARS = 32 << 20
 RENDER_NUM_BYTES = 1 << 30
 
 _WORKER = Path(__file__).with_name("template_worker.py")
-_MAX_IDLE_WORKERS = 2
 _RESERVED_NAMES = frozenset(
     {"messages", "conversation", "tools", "add_generation_prompt", "continue_final_message", "tokenize"}
     | {"chat_template", "padding", "truncation", "max_length", "return_tensors", "return_dict"}
@@ -45,9 +41,14 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens or {})
-        self._idle: list[subprocess.Popen[bytes]] = []
-        self._lock = threading.Lock()
-        weakref.finalize(self, _end_workers, self._idle)
+        settings = {
+            "template": source,
+            "seconds": RENDER_SECONDS,
+            "num_chars": RENDER_NUM_CHARS,
+            "num_bytes": RENDER_NUM_BYTES,
+        }
+        self._workers = WorkerProcesses([str(_WORKER)], lambda: settings)
+        weakref.finalize(self, self._workers.close)
 
     def render(
         self,
@@ -146,83 +147,19 @@ class ChatTemplate:
 
     def _run(self, variables: Mapping[str, Any]) -> str:
         try:
-            line = json.dumps(variables).encode() + b"\n"
+            answer: dict[str, str] = self._workers.ask(variables)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequestError(f"the messages are not plain JSON: {error}", param="messages") from error
-        worker = self._take_worker()
-        try:
-            answer = _exchange(worker, line)
-        except BaseException:  # also an interrupt: the answer is still in the pipe, so this worker cannot be used again
-            _end_workers([worker])
-            raise
-        if answer is None:
-            _end_workers([worker])
-            raise InvalidRequestError(f"the chat template failed: {_why_ended(worker.returncode)}", param="messages")
-        self._return_worker(worker)
+        except WorkerEndedError as ended:
+            raise InvalidRequestError(
+                f"the chat template failed: {_why_ended(ended.returncode)}", param="messages"
+            ) from None
         if "error" in answer:
             raise InvalidRequestError(f"the chat template failed: {answer['error']}", param="messages")
         return answer["text"]
 
-    def _take_worker(self) -> "subprocess.Popen[bytes]":
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        # -P: the folder of the script must not shadow the modules that it imports. A session of its own: an interrupt
-        # from the keyboard is for the engine; the worker ends when its input does.
-        worker = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        settings = {
-            "template": self.source,
-            "seconds": RENDER_SECONDS,
-            "num_chars": RENDER_NUM_CHARS,
-            "num_bytes": RENDER_NUM_BYTES,
-        }
-        _send(worker, json.dumps(settings).encode() + b"\n")
-        return worker
 
-    def _return_worker(self, worker: "subprocess.Popen[bytes]") -> None:
-        with self._lock:
-            if len(self._idle) < _MAX_IDLE_WORKERS:
-                self._idle.append(worker)
-                return
-        _end_workers([worker])
-
-
-def _send(worker: "subprocess.Popen[bytes]", line: bytes) -> None:
-    stdin = cast("IO[bytes]", worker.stdin)
-    try:
-        stdin.write(line)
-        stdin.flush()
-    except BrokenPipeError:
-        pass  # it has ended: the missing answer says so
-
-
-def _exchange(worker: "subprocess.Popen[bytes]", line: bytes) -> dict[str, str] | None:
-    """The worker's answer; None if it ended instead. The worker's own alarm bounds the wait."""
-    _send(worker, line)
-    answer = cast("IO[bytes]", worker.stdout).readline()
-    if not answer.endswith(b"\n"):
-        worker.wait()
-        return None
-    return cast("dict[str, str]", json.loads(answer))
-
-
-def _end_workers(workers: "list[subprocess.Popen[bytes]]") -> None:
-    while workers:
-        worker = workers.pop()
-        worker.kill()
-        try:
-            worker.communicate()  # closes the pipes and waits
-        except BrokenPipeError:
-            worker.wait()
-
-
-def _why_ended(returncode: int | None) -> str:
+def _why_ended(returncode: int) -> str:
     if returncode == -signal.SIGALRM:
         return f"it took longer than {RENDER_SECONDS:g} s"
     return f"its process ended with code {returncode} (it needed too much memory or nested too deeply)"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from fastapi import Request, Response
@@ -46,6 +46,27 @@ def named_events(error: Callable[[ApiError], Event]) -> StreamStyle:
 
 def json_response(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+class Answer(Protocol):
+    """What an endpoint answers with, in events or whole."""
+
+    def events(self) -> AsyncGenerator[Event, None]: ...
+
+    async def whole(self) -> Response: ...
+
+
+async def answered(
+    request: Request, answer: Answer, is_streamed: bool | None, style: StreamStyle = PLAIN_EVENTS
+) -> Response:
+    """The answer as the client wants it.
+
+    Raises:
+        ClientGoneError: nobody waits for it any more.
+    """
+    if is_streamed:
+        return await event_stream(request, answer.events(), style)
+    return await unless_gone(request.receive, answer.whole())
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

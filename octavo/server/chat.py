@@ -13,7 +13,7 @@ from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured import Constraint, StructuredLimits, as_constraint
 from octavo.loading.system_prefix import num_system_tokens
-from octavo.server.answers import event_stream, unless_gone
+from octavo.server.answers import answered
 from octavo.server.auth import Role, allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
@@ -74,9 +74,7 @@ async def create_chat_completion(request: Request) -> Response:
     fields = await read_request_body(request, ChatRequest, state.settings.limits)
     async with opened_chat(request, state, fields, "chatcmpl") as chat:
         answer = ChatAnswer(state, fields, chat.generation, chat.reply_format, _echoed_text(fields, chat.messages))
-        if fields.stream:
-            return await event_stream(request, answer.events())
-        return await unless_gone(request.receive, answer.whole())
+        return await answered(request, answer, fields.stream)
 
 
 class Chat(NamedTuple):

@@ -12,7 +12,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
-from octavo.server.answers import Event, event_stream, json_response, unless_gone
+from octavo.server.answers import Event, answered, json_response
 from octavo.server.auth import allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
@@ -82,9 +82,7 @@ async def create_completion(request: Request) -> Response:
             allowance=allowance_of(request),
         )
         answer = CompletionAnswer(state, fields, generation)
-        if fields.stream:
-            return await event_stream(request, answer.events())
-        return await unless_gone(request.receive, answer.whole())
+        return await answered(request, answer, fields.stream)
 
 
 def _params(state: ServerState, fields: CompletionRequest) -> SamplingParams:

@@ -403,3 +403,12 @@ def test_calls_without_content_stay_so_where_the_template_reads_calls() -> None:
     source = "{% for m in messages %}{{ m.role }}{% if m.content is defined %}: {{ m.content }}{% endif %};{% endfor %}"
     turns = [*_say("uWeather?"), {"role": "assistant", "content": None, "tool_calls": [CALL]}]
     assert ChatTemplate(source).render(turns, add_generation_prompt=False) == "user: Weather?;assistant;"
+
+
+def test_a_process_that_the_system_has_ended_is_no_fault_of_the_template() -> None:
+    template = ChatTemplate("{{ messages[0].content }}")
+    assert template.render(_say("uone")) == "one"
+    (idle,) = template._workers._idle
+    idle.kill()
+    idle.wait()
+    assert template.render(_say("utwo")) == "two"

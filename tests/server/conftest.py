@@ -22,6 +22,13 @@ def slow_server() -> Iterator[ServerProcess]:
         yield running.wait_ready()
 
 
+@pytest.fixture(scope="session")
+def thinking_server() -> Iterator[ServerProcess]:
+    """Answers are read for thinking and for calls, as of a Qwen model."""
+    with running_server({"max_model_len": 4096}, tool_call_parser="hermes", reasoning_parser="qwen3") as running:
+        yield running.wait_ready()
+
+
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[httpx.Client]:
     with server.client() as opened:

@@ -24,15 +24,8 @@ CALL = {"name": "get_weather", "arguments": {"city": "Köln"}}
 
 
 @pytest.fixture(scope="module")
-def hermes_server() -> Iterator[ServerProcess]:
-    options: Any = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
-    with running_server({"max_model_len": 4096}, **options) as running:
-        yield running.wait_ready()
-
-
-@pytest.fixture(scope="module")
-def api(hermes_server: ServerProcess) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=hermes_server.url, api_key="none", max_retries=0) as client:
+def api(thinking_server: ServerProcess) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=thinking_server.url, api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -122,9 +115,9 @@ def test_a_call_that_is_cut_is_left_out(api: anthropic.Anthropic) -> None:
     assert (blocks(message), message.stop_reason) == ([], "max_tokens")
 
 
-def test_text_after_a_call_is_a_block_of_its_own(hermes_server: ServerProcess) -> None:
+def test_text_after_a_call_is_a_block_of_its_own(thinking_server: ServerProcess) -> None:
     fields = {"max_tokens": 500, "tools": [WEATHER], "stream": True}
-    events = list(events_of(hermes_server, fields | {"messages": user(typing(hermes([CALL]) + " and", 4))}))
+    events = list(events_of(thinking_server, fields | {"messages": user(typing(hermes([CALL]) + " and", 4))}))
     open_block: int | None = None
     kinds = []
     for event in events:
@@ -151,9 +144,9 @@ def events_of(server: ServerProcess, fields: dict[str, Any]) -> Iterator[dict[st
             yield event
 
 
-def test_events_in_their_order(hermes_server: ServerProcess) -> None:
+def test_events_in_their_order(thinking_server: ServerProcess) -> None:
     fields = {"max_tokens": 2, "messages": user(typing("ab", "each")), "stream": True}
-    events = list(events_of(hermes_server, fields))
+    events = list(events_of(thinking_server, fields))
     kinds = [kind for kind, _ in itertools.groupby(event["type"] for event in events)]  # tokens may come together
     assert kinds == [
         *("message_start", "ping", "content_block_start", "content_block_delta"),
@@ -163,9 +156,9 @@ def test_events_in_their_order(hermes_server: ServerProcess) -> None:
     assert "".join(deltas) == "ab"
 
 
-async def test_async_client(hermes_server: ServerProcess) -> None:
+async def test_async_client(thinking_server: ServerProcess) -> None:
     fields: Any = {"model": MODEL, "max_tokens": 100, "messages": user(typing("one two", 3))}
-    async with anthropic.AsyncAnthropic(base_url=hermes_server.url, api_key="none", max_retries=0) as client:
+    async with anthropic.AsyncAnthropic(base_url=thinking_server.url, api_key="none", max_retries=0) as client:
         assert blocks(await client.messages.create(**fields)) == ["one two"]
         async with client.messages.stream(**fields) as stream:
             assert "".join([text async for text in stream.text_stream]) == "one two"
@@ -178,7 +171,7 @@ def check_prompt(client: httpx.Client, fields: dict[str, Any], messages: list[An
     assert counted == client.post("/tokenize", json=chat).json()["count"]
 
 
-def test_prompts_are_those_of_chat(hermes_server: ServerProcess) -> None:
+def test_prompts_are_those_of_chat(thinking_server: ServerProcess) -> None:
     """A conversation with a system prompt, a call, its result and words after it."""
     turns: list[Any] = [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
@@ -206,7 +199,7 @@ def test_prompts_are_those_of_chat(hermes_server: ServerProcess) -> None:
         {"role": "tool", "tool_call_id": "t", "content": "sunny"},
         {"role": "user", "content": "And now?"},
     ]
-    with hermes_server.client() as client:
+    with thinking_server.client() as client:
         check_prompt(client, {"system": "Be short.", "messages": turns}, messages)
         system = [{"type": "text", "text": "Be "}, {"type": "text", "text": "short."}]
         check_prompt(client, {"system": system, "messages": turns}, messages)
@@ -267,9 +260,9 @@ def block(kind: str, **fields: Any) -> Any:
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_bad_values(hermes_server: ServerProcess, fields: dict[str, Any], param: str) -> None:
+def test_bad_values(thinking_server: ServerProcess, fields: dict[str, Any], param: str) -> None:
     body = {"model": MODEL, "max_tokens": 5, "messages": user("x")} | fields
-    with hermes_server.client() as client:
+    with thinking_server.client() as client:
         response = client.post("/v1/messages", json=body)
     assert response.status_code == 400, response.text
     error = response.json()

@@ -11,7 +11,7 @@ import pytest
 from openai.types.responses import Response
 
 from tests.support.fake_engine import MODEL, typing
-from tests.support.fake_server import ServerProcess, running_server
+from tests.support.fake_server import ServerProcess
 from tests.support.tool_calls import hermes
 
 WEATHER: Any = {
@@ -29,15 +29,8 @@ CALL = {"name": "get_weather", "arguments": {"city": "Köln"}}
 
 
 @pytest.fixture(scope="module")
-def hermes_server() -> Iterator[ServerProcess]:
-    options: Any = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
-    with running_server({"max_model_len": 4096}, **options) as running:
-        yield running.wait_ready()
-
-
-@pytest.fixture(scope="module")
-def api(hermes_server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{hermes_server.url}/v1", api_key="none", max_retries=0) as client:
+def api(thinking_server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{thinking_server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -149,9 +142,9 @@ def test_the_clients_own_stream_and_parser(api: openai.OpenAI) -> None:
     assert {"response.output_text.delta", "response.output_text.done", "response.completed"} <= kinds
 
 
-async def test_async_client(hermes_server: ServerProcess) -> None:
+async def test_async_client(thinking_server: ServerProcess) -> None:
     asked: Any = {"model": MODEL, "input": typing("one two", 3)}
-    async with openai.AsyncOpenAI(base_url=f"{hermes_server.url}/v1", api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{thinking_server.url}/v1", api_key="none", max_retries=0) as client:
         assert (await client.responses.create(**asked)).output_text == "one two"
         events = [event async for event in await client.responses.create(**asked, stream=True)]
         assert events[-1].type == "response.completed"
@@ -163,7 +156,7 @@ def num_prompt_tokens(api: openai.OpenAI, **fields: Any) -> int:
     return usage.input_tokens
 
 
-def test_prompts_are_those_of_chat(api: openai.OpenAI, hermes_server: ServerProcess) -> None:
+def test_prompts_are_those_of_chat(api: openai.OpenAI, thinking_server: ServerProcess) -> None:
     items: list[Any] = [
         {"role": "developer", "content": "Also kind."},
         {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
@@ -182,7 +175,7 @@ def test_prompts_are_those_of_chat(api: openai.OpenAI, hermes_server: ServerProc
         {"role": "tool", "tool_call_id": "t", "content": "sunny"},
         {"role": "user", "content": "And now?"},
     ]
-    with hermes_server.client() as client:
+    with thinking_server.client() as client:
         expected = client.post("/tokenize", json={"messages": messages}).json()["count"]
     assert num_prompt_tokens(api, input=items, instructions="Be short.") == expected
 
@@ -248,8 +241,8 @@ def item(**fields: Any) -> dict[str, Any]:
     ],
     ids=lambda value: repr(value)[:60],
 )
-def test_bad_values(hermes_server: ServerProcess, fields: dict[str, Any], param: str) -> None:
-    with hermes_server.client() as client:
+def test_bad_values(thinking_server: ServerProcess, fields: dict[str, Any], param: str) -> None:
+    with thinking_server.client() as client:
         response = client.post("/v1/responses", json={"model": MODEL, "input": "x"} | fields)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param

@@ -163,11 +163,11 @@ def test_one_that_takes_too_much_memory_ends_its_process_alone(monkeypatch: pyte
 def test_a_process_that_the_system_has_ended_is_no_answer_about_a_grammar() -> None:
     constraints = ConstraintChecker()
     constraints.check(Constraint("regex", "a"), "x")
-    (idle,) = constraints._idle
+    (idle,) = constraints._workers._idle
     idle.kill()
     idle.wait()
     constraints.check(Constraint("regex", "b"), "x")
-    assert constraints._idle != [idle]
+    assert constraints._workers._idle != [idle]
     constraints.close()
 
 

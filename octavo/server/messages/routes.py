@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from octavo.server.answers import event_stream, json_response, named_events, unless_gone
+from octavo.server.answers import answered, json_response, named_events
 from octavo.server.body import read_request_body
 from octavo.server.chat import opened_chat
 from octavo.server.context import check_model, server_state
@@ -33,9 +33,7 @@ async def create_message(request: Request) -> Response:
     with fields_named(FIELD_NAMES):
         async with opened_chat(request, state, as_chat_request(fields), "msg") as chat:
             answer = MessageAnswer(state, chat)
-            if fields.stream:
-                return await event_stream(request, answer.events(), EVENTS)
-            return await unless_gone(request.receive, answer.whole())
+            return await answered(request, answer, fields.stream, EVENTS)
 
 
 @router.post("/v1/messages/count_tokens")

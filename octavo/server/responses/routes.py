@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from octavo.server.answers import event_stream, named_events, unless_gone
+from octavo.server.answers import answered, named_events
 from octavo.server.body import read_request_body
 from octavo.server.chat import opened_chat
 from octavo.server.context import server_state
@@ -24,6 +24,4 @@ async def create_response(request: Request) -> Response:
     with fields_named(FIELD_NAMES):
         async with opened_chat(request, state, as_chat_request(fields), "resp") as chat:
             answer = ResponseAnswer(state, fields, chat)
-            if fields.stream:
-                return await event_stream(request, answer.events(), EVENTS)
-            return await unless_gone(request.receive, answer.whole())
+            return await answered(request, answer, fields.stream, EVENTS)
