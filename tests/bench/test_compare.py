@@ -4,7 +4,6 @@ import io
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from octavo.kernels.quantized import FORMATS, INT4_MINIMA, INT8
 from octavo.loading.summary import model_summary
 from tests.support.gguf_files import to_gguf
 from tests.support.models import rand_model
+from tests.support.waiting import wait_until
 
 FAKES = Path(__file__).parents[1] / "support" / "drivers"
 
@@ -116,10 +116,7 @@ def test_what_an_engine_started_ends_with_it() -> None:
     with engine("StartsAnother") as process:
         child = int(process.ask("load", model="", threads=1, max_sequences=1, max_tokens=1)["version"])
         os.kill(child, 0)
-    deadline = time.monotonic() + 10
-    while _runs(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not _runs(child))
 
 
 def _runs(process_id: int) -> bool:

@@ -204,7 +204,7 @@ def test_the_real_server(tmp_path: Path) -> None:
     model = rand_model(tmp_path / "model")
     figures_file, picture = tmp_path / "figures.json", tmp_path / "picture.svg"
     with running_real_server(model, "--num-blocks", "200") as server:
-        server.wait_ready(60.0)
+        server.wait_ready()
         result = run_command(
             *("--base-url", server.url, "--request-rates", "20,inf", "--num-prompts", "6", "--vocab-size", "200"),
             *("--input-len", "3-9", "--output-len", "4", "--shared-prefix-len", "32", "--goodput", "ttft:60000 itl:1"),

@@ -22,7 +22,7 @@ TEXTS = ["München", "東京", "😀", 'a"b', "tab\there", "back\\slash", ""]
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one step in flight", "two"])
 def server(rand: Path, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     with running_real_server(rand, *FLAGS, "--max-steps-in-flight", request.param) as running:
-        yield running.wait_ready(60.0)
+        yield running.wait_ready()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def model(folder: Path, template: str | None) -> Path:
 @contextmanager
 def serving(folder: Path, *flags: str) -> Iterator[ServerProcess]:
     with running_real_server(folder, "--num-blocks", "400", *flags) as server:
-        yield server.wait_ready(60.0)
+        yield server.wait_ready()
 
 
 @pytest.fixture(scope="module")

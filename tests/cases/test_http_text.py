@@ -22,7 +22,7 @@ USER: Any = [{"role": "user", "content": "hello"}]
 @contextmanager
 def serving(folder: Path) -> Iterator[openai.OpenAI]:
     with running_real_server(folder, *POOL) as server:
-        server.wait_ready(60.0)
+        server.wait_ready()
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             yield client
         assert server.metric("vllm:num_requests_running") == 0  # QUIET

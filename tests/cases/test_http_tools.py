@@ -27,7 +27,7 @@ OPTIONS = TokenizerOptions(chat_template=TEMPLATE)
 @contextmanager
 def serving(folder: Path) -> Iterator[openai.OpenAI]:
     with running_real_server(folder, "--num-blocks", "64", "--block-size", "4") as server:
-        server.wait_ready(60.0)
+        server.wait_ready()
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             yield client
 

@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from octavo.engine.spawn import SpawnedProcess
+from tests.support.waiting import wait_until
 
 _STARTS_AND_SLEEPS = """
 import sys, time
@@ -84,13 +84,6 @@ def test_a_parent_that_has_no_work_for_it_can_end(tmp_path: Path) -> None:
     script.write_text(_STARTS_AND_SLEEPS.replace("time.sleep(60)", "time.sleep(0.5)"))
     done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     wait_until(lambda: not _runs(int(done.stdout)))
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def _ignored(pid: int) -> set[int]:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from octavo.core.errors import ConfigurationError
 from octavo.loading.pull import BUILTIN_MODELS, BuiltinFile, Wheel, cache_dir, pull
 from octavo.loading.resolve import resolve_model
+from tests.support.waiting import wait_until
 
 PIECES = (b"first piece, ", b"second piece")
 NOTICE = b"terms of use"
@@ -173,10 +173,7 @@ def test_pulls_at_the_same_time(models: dict[str, BuiltinFile], tmp_path: Path) 
 def test_killed_in_the_middle(models: dict[str, BuiltinFile], tmp_path: Path) -> None:
     log = tmp_path / "log"
     with _start(models, log, slow=True) as process:
-        deadline = time.monotonic() + 60
-        while not Path(f"{log}.reached").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(Path(f"{log}.reached").exists)
         process.send_signal(signal.SIGKILL)
     folder = cache_dir() / "models"
     assert [path.name for path in folder.iterdir() if path.name.startswith(".tiny.partial-")], "it did leave something"

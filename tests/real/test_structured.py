@@ -60,7 +60,7 @@ QUESTIONS: list[tuple[type[BaseModel], str]] = [
 @pytest.fixture(scope="module")
 def server(smollm2_path: Path) -> Iterator[ServerProcess]:
     with running_real_server(smollm2_path, "--max-model-len", "1024", "--num-blocks", "400") as running:
-        yield running.wait_ready(60.0)
+        yield running.wait_ready()
 
 
 @pytest.fixture

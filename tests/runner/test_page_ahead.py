@@ -12,6 +12,7 @@ from octavo.core.step import TableWrite
 from octavo.kernels.interface import KVLayer, allocate_kv
 from octavo.runner import page_ahead
 from octavo.runner.page_ahead import PageAhead
+from tests.support.waiting import wait_until
 
 NUM_BLOCKS, BLOCK_BYTES = 4096, 2 * 3 * 64 * 16 * 4
 
@@ -39,10 +40,7 @@ def resident_bytes() -> int:
 
 
 def wait_until_ready(ahead: PageAhead, num_blocks: int) -> None:
-    deadline = time.monotonic() + 30
-    while ahead.num_ready < num_blocks:
-        assert time.monotonic() < deadline, f"{ahead.num_ready} blocks are ready, not {num_blocks}"
-        time.sleep(0.01)
+    wait_until(lambda: ahead.num_ready >= num_blocks, f"{ahead.num_ready} blocks were ready, not {num_blocks}")
 
 
 def test_blocks_are_ready_ahead_of_those_in_use_and_no_further(layers: list[KVLayer]) -> None:

@@ -18,7 +18,7 @@ def server() -> Iterator[ServerProcess]:
 @pytest.fixture(scope="session")
 def slow_server() -> Iterator[ServerProcess]:
     """Four places, 20 tokens a second each."""
-    with running_server({"step_seconds": 0.05}) as running:
+    with running_server({"step_seconds": 0.05, "max_model_len": 8192}) as running:
         yield running.wait_ready()
 
 

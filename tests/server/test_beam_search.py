@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def beam_server(model: Path) -> Iterator[ServerProcess]:
     flags = ("--block-size", "4", "--num-blocks", "120", "--max-num-seqs", "8", "--max-num-batched-tokens", "16")
     with running_real_server(model, *flags) as running:
-        yield running.wait_ready(60.0)
+        yield running.wait_ready()
 
 
 @pytest.fixture

@@ -4,16 +4,16 @@ import json
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.support.fake_server import ServerProcess
+from tests.support.waiting import wait_until
 
-LONG = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
+LONG = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
 
 
 @contextmanager
@@ -29,16 +29,7 @@ def sent(server: ServerProcess, fields: dict[str, Any]) -> Iterator[socket.socke
 
 
 def load(server: ServerProcess) -> tuple[float, float, float]:
-    with server.client() as client:
-        num_open = client.get("/load").json()["server_load"]
-    return num_open, server.metric("vllm:num_requests_running"), server.metric("vllm:num_requests_waiting")
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 2.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return server.num_open, server.metric("vllm:num_requests_running"), server.metric("vllm:num_requests_waiting")
 
 
 def close(raw: socket.socket, reset: bool) -> None:
@@ -126,7 +117,7 @@ def test_a_client_that_does_not_read_stops_nobody(server: ServerProcess) -> None
     fields = {"prompt": "x" * 490, "max_tokens": 5, "n": 64, "stream": True, "logprobs": 20, "echo": True}
     generated = server.metric("vllm:generation_tokens_total")
     with sent(server, fields) as raw:
-        wait_until(lambda: server.metric("vllm:generation_tokens_total") == generated + 320, seconds=20.0)
+        wait_until(lambda: server.metric("vllm:generation_tokens_total") == generated + 320)
         with server.client() as client:
             assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
             assert client.get("/load").json()["server_load"] == 1

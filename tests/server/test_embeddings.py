@@ -103,7 +103,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def served(path: Path, *flags: str) -> Iterator[httpx.Client]:
     common = ("--dtype", "float32", "--max-model-len", "128", "--threads", "1", "--swap-space", "0")
-    with running_real_server(path, *common, *flags) as running, running.wait_ready(60.0).client() as client:
+    with running_real_server(path, *common, *flags) as running, running.wait_ready().client() as client:
         yield client
 
 

@@ -1,6 +1,5 @@
 """A full queue over HTTP: bursts, what is counted, and that every place comes back (D24)."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import httpx
 import pytest
 
 from tests.support.fake_server import ServerProcess, running_server
+from tests.support.waiting import wait_until
 
 QUEUED = {"max_num_queued_reqs": 4, "max_num_queued_tokens": 40}
 
@@ -32,10 +32,7 @@ def everything_comes_back(server: ServerProcess) -> Iterator[None]:
 
 
 def wait_for(server: ServerProcess, gauge: str, value: float) -> None:
-    deadline = time.monotonic() + 10.0
-    while server.metric(gauge) != value:
-        assert time.monotonic() < deadline, gauge
-        time.sleep(0.01)
+    wait_until(lambda: server.metric(gauge) == value, gauge)
 
 
 def post(server: ServerProcess, **fields: Any) -> httpx.Response:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.support.fake_server import ServerProcess, running_server
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class Request(threading.Thread):
@@ -34,10 +35,7 @@ class Request(threading.Thread):
             self.lines.extend(response.iter_lines())
 
     def wait_for_status(self) -> "Request":
-        deadline = time.monotonic() + 5.0
-        while not self.status:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: self.status)
         return self
 
     @property
@@ -77,8 +75,8 @@ def test_loading_then_ready_then_sigterm(tmp_path: Path) -> None:
         for request in running:
             request.join(20.0)
             assert "data: [DONE]" in request.lines
-        assert server.wait_exit(10.0) == 0
-        _, alive = psutil.wait_procs(children, timeout=2.0)
+        assert server.wait_exit() == 0
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE)
         assert alive == []
     assert list(tmp_path.iterdir()) == []
 
@@ -88,7 +86,7 @@ def test_sigterm_before_the_engine_listens(tmp_path: Path) -> None:
     with running_server({"start_seconds": 30.0}, temp_folder=tmp_path) as server:
         assert server.port
         server.process.send_signal(signal.SIGTERM)
-        assert server.wait_exit(20.0) == 0
+        assert server.wait_exit() == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,7 +154,7 @@ def test_stopped_engine_and_killed_parent() -> None:
 
 def test_port_in_use(server: ServerProcess) -> None:
     with running_server(port=server.port) as second:
-        assert second.wait_exit(20.0) == 1
+        assert second.wait_exit() == 1
     where = f"127.0.0.1 port {server.port}"
     expected = f"Error: Cannot listen on {where}: Address already in use. Choose another with --host or --port."
     assert second.lines == [expected]
@@ -164,7 +162,7 @@ def test_port_in_use(server: ServerProcess) -> None:
 
 def test_engine_that_cannot_start() -> None:
     with running_server({"start_error": "The file nowhere.gguf does not exist."}) as server:
-        assert server.wait_exit(20.0) == 1
+        assert server.wait_exit() == 1
     assert server.lines[-1] == "Error: The file nowhere.gguf does not exist."
     assert "Traceback" not in server.log
 
@@ -206,7 +204,7 @@ def test_what_is_computed_is_not_queued() -> None:
                 assert queued.is_alive(), queued.text
             assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 429
         server.process.send_signal(signal.SIGTERM)
-        assert server.wait_exit(20.0) == 0
+        assert server.wait_exit() == 0
     for request in (running, queued):
         request.join(5.0)
     assert (running.status, queued.status) == (200, 503)

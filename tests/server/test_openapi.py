@@ -54,7 +54,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         "0",
     )
     with running_real_server(model, *flags) as running:
-        yield running.wait_ready(60.0)
+        yield running.wait_ready()
 
 
 @pytest.fixture

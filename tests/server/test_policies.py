@@ -22,7 +22,7 @@ def fair_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     model: Path = rand_model(tmp_path_factory.mktemp("rand"))
     policy = ("--scheduling-policy", "fair", "--open-metrics")
     with running_real_server(model, *FLAGS, *TENANCY, *policy) as running:
-        yield running.wait_ready(60.0)
+        yield running.wait_ready()
 
 
 def _complete(server: ServerProcess, key: str, **headers: str) -> httpx.Response:

@@ -17,6 +17,7 @@ import pytest
 from tests.support.fake_server import ServerProcess, running_real_server, running_server
 from tests.support.models import RAND_VOCAB, rand_model
 from tests.support.parity import random_ids
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +31,7 @@ def server() -> Iterator[ServerProcess]:
 def everything_comes_back(server: ServerProcess) -> Iterator[None]:
     yield
     for gauge in ("octavo:queued_requests", "octavo:queued_tokens", "vllm:num_requests_running"):
-        deadline = time.monotonic() + 10.0
-        while server.metric(gauge):
-            assert time.monotonic() < deadline, gauge
-            time.sleep(0.01)
+        wait_until(lambda gauge=gauge: not server.metric(gauge), gauge)
     assert server.metric("vllm:num_requests_waiting") == 0
 
 
@@ -44,10 +42,7 @@ def post(server: ServerProcess, headers: dict[str, str] | None = None, **fields:
 
 def wait_for_metric(server: ServerProcess, name: str, value: float, **labels: str) -> None:
     """The engine counts what it ends after the step that it is in."""
-    deadline = time.monotonic() + 10.0
-    while server.metric(name, **labels) != value:
-        assert time.monotonic() < deadline, name
-        time.sleep(0.01)
+    wait_until(lambda: server.metric(name, **labels) == value, name)
 
 
 @contextmanager
@@ -213,10 +208,7 @@ def test_what_could_not_start_in_time_is_refused_at_once() -> None:
         server.wait_ready()
         prompt = [120] * 10
         first = [pool.submit(post, server, prompt=prompt, max_tokens=10) for _ in range(8)]
-        deadline = time.monotonic() + 10.0
-        while server.metric("octavo:queued_requests") != 4:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: server.metric("octavo:queued_requests") == 4)
         answer = post(server, prompt=prompt, slo_ttft_ms=400)
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_slow")
         assert "its first token would come after" in answer.json()["error"]["message"]
@@ -231,7 +223,7 @@ def test_whatever_ends_by_its_time_frees_everything(tmp_path: Path) -> None:
     flags = ("--num-blocks", "40", "--max-model-len", "512", "--max-num-seqs", "4", "--max-num-batched-tokens", "16")
     more = ("--max-queue-seconds", "2", "--preemption-mode", "swap", "--swap-space", "0.01", "--threads", "1")
     with running_real_server(rand_model(tmp_path), *flags, *more) as server, ThreadPoolExecutor(12) as pool:
-        server.wait_ready(60.0)
+        server.wait_ready()
         random = Random(0)
         kinds: list[dict[str, Any]] = [{}, {"stream": True}, {"n": 3}, {"use_beam_search": True, "n": 2}]
         asked = [

@@ -4,7 +4,6 @@ behind, whoever is killed."""
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -16,15 +15,7 @@ from tests.server.test_disconnect import sent
 from tests.server.test_lifecycle import Request
 from tests.server.test_validation import check_error
 from tests.support.fake_server import ServerProcess, running_server
-
-SECONDS = 20.0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def statuses(server: ServerProcess) -> tuple[int, int]:
@@ -77,7 +68,7 @@ def test_an_engine_that_ends_is_started_again(tmp_path: Path) -> None:
         assert server.metric("octavo:queued_requests") == 0
         assert list(tmp_path.iterdir()) == []
         os.kill(server.engine_pid, signal.SIGKILL)
-        assert server.wait_exit(SECONDS) == 1
+        assert server.wait_exit() == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,8 +88,8 @@ def test_sigterm_while_the_engine_starts_again() -> None:
         wait_until(lambda: "another one is started" in server.log)
         children = psutil.Process(server.process.pid).children(recursive=True)
         server.process.send_signal(signal.SIGTERM)
-        assert server.wait_exit(SECONDS) == 0
-        assert psutil.wait_procs(children, timeout=5.0)[1] == []
+        assert server.wait_exit() == 0
+        assert psutil.wait_procs(children, timeout=PATIENCE)[1] == []
 
 
 def test_liveness_while_loading_and_draining() -> None:
@@ -113,7 +104,7 @@ def test_liveness_while_loading_and_draining() -> None:
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "Shutting down" in server.log)
         assert statuses(server) == (503, 200)
-        assert server.wait_exit(SECONDS) == 0
+        assert server.wait_exit() == 0
         request.join()
         assert request.status == 200
 
@@ -126,7 +117,7 @@ def test_a_stopped_engine_is_not_alive_and_not_waited_for() -> None:
         wait_until(lambda: statuses(server) == (503, 503))
         start = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        assert server.wait_exit(40.0) == 0
+        assert server.wait_exit() == 0
         assert time.monotonic() - start < 40.0
         engine.wait(5.0)
 
@@ -145,7 +136,7 @@ def test_a_killed_server_leaves_nothing_behind(tmp_path: Path, state: str) -> No
         assert len(children) > 1
         with sent(server, {"prompt": "x", "max_tokens": 400, "stream": True}):
             server.process.kill()
-            assert psutil.wait_procs(children, timeout=10.0)[1] == []
+            assert psutil.wait_procs(children, timeout=PATIENCE)[1] == []
         with pytest.raises(httpx.ConnectError):
             httpx.get(server.url)
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     model: Path = rand_model(tmp_path_factory.mktemp("rand"))
     flags = ("--num-blocks", "200", "--max-model-len", "400", "--max-num-seqs", "8", "--threads", "1")
     with running_real_server(model, *flags) as running:
-        yield running.wait_ready(60.0)
+        yield running.wait_ready()
 
 
 @pytest.fixture

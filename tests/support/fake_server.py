@@ -18,6 +18,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.fake_engine import MODEL
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,7 +50,7 @@ class ServerProcess:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def wait_ready(self, seconds: float = 20.0) -> "ServerProcess":
+    def wait_ready(self, seconds: float = PATIENCE) -> "ServerProcess":
         self._wait_for(r"serves (\S+) at", seconds)
         return self
 
@@ -59,8 +60,24 @@ class ServerProcess:
         # Beside the engine there is the resource tracker of multiprocessing.
         return next(child.pid for child in children if "spawn_main" in " ".join(child.cmdline()))
 
+    @contextmanager
+    def engine_stopped(self) -> Iterator[None]:
+        """It computes nothing meanwhile; what is sent to it waits."""
+        pid = self.engine_pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    @property
+    def num_open(self) -> int:
+        """Requests that the door knows of."""
+        with self.client() as client:
+            return client.get("/load").json()["server_load"]
+
     def client(self, **headers: str) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20.0)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one series; ``labels`` are those besides model_name."""
@@ -72,12 +89,12 @@ class ServerProcess:
         ]
         return value
 
-    def wait_exit(self, seconds: float) -> int:
+    def wait_exit(self, seconds: float = PATIENCE) -> int:
         code = self.process.wait(seconds)
         self._reader.join(2.0)
         return code
 
-    def _wait_for(self, pattern: str, seconds: float = 20.0) -> str:
+    def _wait_for(self, pattern: str, seconds: float = PATIENCE) -> str:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = re.search(pattern, self.log)
