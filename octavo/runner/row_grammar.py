@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from octavo.structured.byte_expressions import Node
 from octavo.structured.compiler import CompiledGrammar, is_of_text
 from octavo.structured.vocabulary import Bits
 
@@ -23,6 +24,8 @@ class RowGrammar:
     ``fill`` finds what may come next, and after each of the drafts that follow, on a thread of its own; after that
     ``consume`` takes the tokens that were drawn. ``is_complete``: no more text may come. ``fault``: why the grammar can
     be followed no further; no token may come then. What others do with the same grammar has no part in it.
+
+    ``_left``: what may follow the first ``_num_read`` tokens, where masks are remembered by it.
     """
 
     __slots__ = (
@@ -32,9 +35,13 @@ class RowGrammar:
         "_end_ids",
         "_exit_ids",
         "_filled",
+        "_left",
         "_matcher",
+        "_memory",
         "_must_end",
+        "_num_read",
         "_text_bits",
+        "_texts",
         "_tokens",
         "fault",
         "is_complete",
@@ -46,6 +53,10 @@ class RowGrammar:
         self._matcher: LLMatcher = compiled.new_matcher()
         self._tokens: list[int] = []
         self._text_bits = vocabulary.text_bits
+        self._texts = vocabulary.texts
+        self._memory = compiled.memory
+        self._left: Node | None = None
+        self._num_read = 0
         self._exit_ids = vocabulary.special_ids.intersection(stop_ids)
         self._end_ids = vocabulary.end_ids.union(self._exit_ids)
         self._bits: Bits = np.zeros((1, vocabulary.num_words), dtype=np.uint32)
@@ -95,33 +106,45 @@ class RowGrammar:
             return
         if len(self._bits) <= len(drafts):
             self._bits = np.zeros((len(drafts) + 1, self._bits.shape[1]), dtype=np.uint32)
+        self._read()
         self._must_end = [self._fill_first()]
         if drafts and not self._is_over():
             self._fill_after(drafts)
         self._filled = len(self._must_end)
 
+    def _read(self) -> None:
+        if self._memory is None:
+            return
+        unread = self._tokens[self._num_read :]
+        self._left = self._memory.after((self._texts[token_id] for token_id in unread), self._left)
+        self._num_read = len(self._tokens)
+        if self._left is None:
+            self._memory = None
+
     def _fill_first(self) -> bool:
-        must_end = self._fill_next(self._bits[0])
+        must_end = self._fill_next(self._bits[0], self._left)
         if not self._matcher.is_error():
             return must_end
         self._recover()
         if self.fault is not None:
             return False
-        must_end = self._fill_next(self._bits[0])
+        must_end = self._fill_next(self._bits[0], self._left)
         if self._matcher.is_error():
             self._compiled.renew()
             self.fault = _TOO_COMPLEX
         return must_end
 
     def _fill_after(self, drafts: Sequence[int]) -> None:
-        matcher, num_consumed = self._matcher, 0
+        matcher, num_consumed, left = self._matcher, 0, self._left
         for number, draft in enumerate(drafts, 1):
             if not self._is_text(draft) or not matcher.try_consume_tokens([draft]):
                 break
             num_consumed = number
             if matcher.is_stopped():
                 break
-            must_end = self._fill_next(self._bits[number])
+            if self._memory is not None and left is not None:
+                left = self._memory.after((self._texts[draft],), left)
+            must_end = self._fill_next(self._bits[number], left)
             if matcher.is_error():
                 break  # it is looked at again when no draft stands before it
             self._must_end.append(must_end)
@@ -134,17 +157,26 @@ class RowGrammar:
     def _is_over(self) -> bool:
         return self.is_complete or self.fault is not None
 
-    def _fill_next(self, bits: Bits) -> bool:
-        """Returns whether the text must end here."""
+    def _fill_next(self, bits: Bits, left: Node | None) -> bool:
+        """``left``: what may follow here, if that is known. Returns whether the text must end here."""
         matcher = self._matcher
-        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-        np.bitwise_and(bits, self._text_bits, out=bits)
+        mask = self._memory.mask(left) if self._memory is not None and left is not None else None
+        if mask is not None:
+            bits[:] = mask
+        else:
+            self._find_mask(bits, left)
         if not matcher.is_accepting():
             return False
         must_end = not bits.any()
         for token_id in self._end_ids if must_end else self._exit_ids:
             bits[token_id >> 5] |= np.uint32(1 << (token_id & 31))
         return must_end
+
+    def _find_mask(self, bits: Bits, left: Node | None) -> None:
+        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        np.bitwise_and(bits, self._text_bits, out=bits)
+        if self._memory is not None and left is not None and not self._matcher.is_error():
+            self._memory.keep(left, bits)
 
     @property
     def bits(self) -> Bits | None:

@@ -14,6 +14,7 @@ import numpy as np
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import Constraint, ConstraintKind
 from octavo.structured.grammar import grammar_text
+from octavo.structured.mask_memory import mask_memory
 from octavo.structured.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ QUICK_SECONDS = 0.05
 class CompiledGrammar:
     """Gives out matchers, each at the beginning of a text. They share what they find out about the grammar, and its
     bound: where one has met that, the others have, too. ``is_spent``: so it is, and no other was made of it.
+    ``memory``: masks that were found before, where they can be told apart.
 
     Raises:
         InvalidRequestError: there is no such grammar, or no text that fits it.
@@ -47,6 +49,7 @@ class CompiledGrammar:
         self._constraint = constraint
         start = time.thread_time()
         self._matcher = compile_grammar(constraint, vocabulary)
+        self.memory = mask_memory(constraint, vocabulary)
         self._num_renewals_left = MAX_RENEWALS if time.thread_time() - start <= QUICK_SECONDS else 0
 
     def new_matcher(self) -> "LLMatcher":

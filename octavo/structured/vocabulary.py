@@ -43,7 +43,8 @@ class Vocabulary:
     """``width``: rows of the model's head. Ids that the tokenizer does not have, special tokens and ``end_ids`` have no
     text: they are part of no answer. Takes about a second for the largest; is not changed after that.
 
-    ``num_words``: of the bits of all ids, as the library writes them.
+    ``num_words``: of the bits of all ids, as the library writes them. ``texts``: of each id, empty where it has none;
+    ``num_token_bytes``: of the longest.
     """
 
     def __init__(self, tokenizer: TokenTexts, width: int, end_ids: frozenset[int]) -> None:
@@ -54,6 +55,8 @@ class Vocabulary:
         num_ids = min(tokenizer.vocab_size, width)
         texts = [b"" if i in self.special_ids else tokenizer.token_bytes(i) for i in range(num_ids)]
         texts += [b""] * (width - num_ids)
+        self.texts: Sequence[bytes] = texts
+        self.num_token_bytes = max(map(len, texts), default=0)
         wrapper: Any = _Wrapper(texts)
         self.tokenizer = LLTokenizer(wrapper)
         self.num_words = -(-(width + 1) // 32)
