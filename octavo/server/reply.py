@@ -48,34 +48,64 @@ class CallDelta:
 
 
 @dataclass(slots=True)
-class ReplyDelta:
-    """What is new in a message. ``calls``: at most one entry an index."""
+class TextDelta:
+    """News of the thinking, or of the content."""
 
-    reasoning: str = ""
-    content: str = ""
-    calls: list[CallDelta] = field(default_factory=list)
+    text: str
+    is_reasoning: bool = False
+
+
+@dataclass(slots=True)
+class ReplyDelta:
+    """What is new in a message. ``parts``: in the order of the text, neighbours of one kind joined; of a call there is
+    one at most."""
+
+    parts: list[TextDelta | CallDelta] = field(default_factory=list)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, TextDelta) and part.is_reasoning)
+
+    @property
+    def content(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, TextDelta) and not part.is_reasoning)
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        return [part for part in self.parts if isinstance(part, CallDelta)]
+
+    def add_text(self, text: str, is_reasoning: bool = False) -> None:
+        if not text:
+            return
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, TextDelta) and last.is_reasoning == is_reasoning:
+            last.text += text
+        else:
+            self.parts.append(TextDelta(text, is_reasoning))
+
+    def add_arguments(self, index: int, text: str) -> None:
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, CallDelta) and last.index == index:
+            last.arguments += text
+        else:
+            self.parts.append(CallDelta(index, arguments=text))
 
     def as_dict(self) -> dict[str, Any]:
         """As a streamed delta; empty where nothing is new."""
-        shown: dict[str, Any] = {}
-        if self.reasoning:
-            shown["reasoning_content"] = self.reasoning
-        if self.content:
-            shown["content"] = self.content
-        if self.calls:
-            shown["tool_calls"] = [call.as_dict() for call in self.calls]
-        return shown
+        calls = [call.as_dict() for call in self.calls]
+        shown = {"reasoning_content": self.reasoning, "content": self.content, "tool_calls": calls}
+        return {name: value for name, value in shown.items() if value}
 
     def as_message(self, role: str, prefix: str) -> dict[str, Any]:
         """As a whole message. ``prefix``: comes before the content."""
-        content = prefix + self.content
-        has_more = bool(self.reasoning or self.calls)
+        content, reasoning, calls = prefix + self.content, self.reasoning, self.calls
+        has_more = bool(reasoning or calls)
         message: dict[str, Any] = {"role": role, "content": None if has_more and not content else content}
         message["refusal"] = None
-        if self.reasoning:
-            message["reasoning_content"] = self.reasoning
-        if self.calls:
-            message["tool_calls"] = [call.as_whole() for call in self.calls]
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [call.as_whole() for call in calls]
         return message
 
 
@@ -96,13 +126,14 @@ class Reply:
         """The next piece of the text; ``finish_reason``: the engine's, with the last one."""
         delta = ReplyDelta()
         if self._splitter is not None:
-            split = self._splitter.feed(text)
-            delta.reasoning, text = split
+            reasoning, text = self._splitter.feed(text)
+            delta.add_text(reasoning, is_reasoning=True)
             if finish_reason is not None:
-                rest = self._splitter.finish()
-                delta.reasoning, text = delta.reasoning + rest.reasoning, text + rest.answer
+                reasoning, rest = self._splitter.finish()
+                delta.add_text(reasoning, is_reasoning=True)
+                text += rest
         if self._parser is None:
-            delta.content = text
+            delta.add_text(text)
             return delta
         events = self._parser.feed(text) if text else []
         if finish_reason is not None:
@@ -115,14 +146,14 @@ class Reply:
         self._ends_with_call = isinstance(event, CallEnd)
         match event:
             case Content():
-                delta.content += event.text
+                delta.add_text(event.text)
             case CallBegin():
                 self._num_calls += 1
                 if self._keeps_call:
-                    delta.calls.append(CallDelta(self._num_calls - 1, self._make_id(), event.name))
+                    delta.parts.append(CallDelta(self._num_calls - 1, self._make_id(), event.name))
             case Arguments():
                 if self._keeps_call:
-                    self._add_arguments(event.text, delta)
+                    delta.add_arguments(self._num_calls - 1, event.text)
             case CallEnd():
                 self._calls_are_whole &= event.is_complete or not self._keeps_call
             case Cut():
@@ -131,12 +162,6 @@ class Reply:
     @property
     def _keeps_call(self) -> bool:
         return self._is_parallel or self._num_calls == 1
-
-    def _add_arguments(self, text: str, delta: ReplyDelta) -> None:
-        index = self._num_calls - 1
-        if not delta.calls or delta.calls[-1].index != index:
-            delta.calls.append(CallDelta(index))
-        delta.calls[-1].arguments += text
 
     def finish_reason(self, reason: str | None) -> str | None:
         """What a client is told, given the engine's reason (spec D11)."""

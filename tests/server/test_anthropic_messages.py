@@ -115,12 +115,20 @@ def test_a_call_that_is_cut_is_left_out(api: anthropic.Anthropic) -> None:
     assert (blocks(message), message.stop_reason) == ([], "max_tokens")
 
 
-def test_text_after_a_call_is_a_block_of_its_own(thinking_server: ServerProcess) -> None:
+@pytest.mark.parametrize("cut", ["each", "whole", 4])
+def test_text_after_a_call_is_a_block_of_its_own(api: anthropic.Anthropic, cut: str | int) -> None:
+    """In the order of the text, however much of it arrives at once."""
+    message = ask(api, f"First {hermes([CALL])} and {hermes([CALL])}\nso", cut, tools=[WEATHER])
+    called = ("get_weather", {"city": "Köln"})
+    assert blocks(message) == ["First ", called, " and ", called, "\nso"]
+
+
+@pytest.mark.parametrize("cut", ["each", "whole", 4])
+def test_one_block_is_open_at_a_time(thinking_server: ServerProcess, cut: str | int) -> None:
     fields = {"max_tokens": 500, "tools": [WEATHER], "stream": True}
-    events = list(events_of(thinking_server, fields | {"messages": user(typing(hermes([CALL]) + " and", 4))}))
     open_block: int | None = None
     kinds = []
-    for event in events:
+    for event in events_of(thinking_server, fields | {"messages": user(typing(hermes([CALL]) + " and", cut))}):
         if event["type"] == "content_block_start":
             assert open_block is None
             open_block = event["index"]

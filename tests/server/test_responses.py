@@ -120,6 +120,12 @@ def test_thinking_text_and_calls(api: openai.OpenAI, cut: str | int) -> None:
     assert shown(ask(api, text, cut, tools=[WEATHER], parallel_tool_calls=False))[2:] == called[:1]
 
 
+@pytest.mark.parametrize("cut", ["each", "whole", 4])
+def test_text_after_a_call_is_an_item_of_its_own(api: openai.OpenAI, cut: str | int) -> None:
+    response = ask(api, f"First {hermes([CALL])} and", cut, tools=[WEATHER])
+    assert shown(response) == ["First ", ("get_weather", {"city": "Köln"}), " and"]
+
+
 def test_forced_calls(api: openai.OpenAI) -> None:
     named = {"type": "function", "name": "get_weather"}
     called = [("get_weather", {"city": "Köln"})]

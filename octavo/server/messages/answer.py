@@ -12,7 +12,7 @@ from octavo.server.answers import Event, json_response
 from octavo.server.chat import Chat
 from octavo.server.generation import collect, run
 from octavo.server.prompts import in_text_thread
-from octavo.server.reply import CallDelta, Reply, ReplyDelta
+from octavo.server.reply import CallDelta, Reply, ReplyDelta, TextDelta
 from octavo.server.state import ServerState
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -83,17 +83,23 @@ def _ending(reply: Reply, choice: OutputDelta) -> dict[str, Any]:
 def _blocks(reply: ReplyDelta) -> list[dict[str, Any]]:
     """A call that was cut inside its arguments, or nests too deeply to be read, has no input, and is left out."""
     blocks: list[dict[str, Any]] = []
-    if reply.reasoning:
-        blocks.append(_THINKING_BLOCK | {"thinking": reply.reasoning})
-    if reply.content:
-        blocks.append(_TEXT_BLOCK | {"text": reply.content})
-    return blocks + [
-        _call_block(call) | {"input": given} for call in reply.calls if (given := _input(call)) is not None
-    ]
+    for part in reply.parts:
+        if isinstance(part, TextDelta):
+            kind = _kind(part)
+            blocks.append(_TEXT_BLOCKS[kind] | {kind: part.text})
+        elif (given := _input(part)) is not None:
+            blocks.append(_call_block(part) | {"input": given})
+    return blocks
 
 
-_THINKING_BLOCK = {"type": "thinking", "thinking": "", "signature": ""}
-_TEXT_BLOCK = {"type": "text", "text": ""}
+_TEXT_BLOCKS: dict[str, dict[str, Any]] = {
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+    "text": {"type": "text", "text": ""},
+}
+
+
+def _kind(part: TextDelta) -> str:
+    return "thinking" if part.is_reasoning else "text"
 
 
 def _call_block(call: CallDelta) -> dict[str, Any]:
@@ -116,20 +122,15 @@ class BlockEvents:
         """The kind of the open block, or the number of its call."""
 
     def add(self, delta: ReplyDelta) -> Iterator[Event]:
-        if delta.reasoning:
-            yield from self._start("thinking", _THINKING_BLOCK)
-            yield self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
-        calls = delta.calls
-        if calls and calls[0].index == self._open:  # it goes on before any text can follow it
-            yield self._arguments(calls[0])
-            calls = calls[1:]
-        if delta.content:
-            yield from self._start("text", _TEXT_BLOCK)
-            yield self._delta({"type": "text_delta", "text": delta.content})
-        for call in calls:
-            yield from self._start(call.index, _call_block(call))
-            if call.arguments:
-                yield self._arguments(call)
+        for part in delta.parts:
+            if isinstance(part, TextDelta):
+                kind = _kind(part)
+                yield from self._start(kind, _TEXT_BLOCKS[kind])
+                yield self._delta({"type": f"{kind}_delta", kind: part.text})
+            else:
+                yield from self._start(part.index, _call_block(part))
+                if part.arguments:
+                    yield self._delta({"type": "input_json_delta", "partial_json": part.arguments})
 
     def end(self) -> Iterator[Event]:
         if self._open is not None:
@@ -143,9 +144,6 @@ class BlockEvents:
         self._open = block
         self._index += 1
         yield {"type": "content_block_start", "index": self._index, "content_block": shown}
-
-    def _arguments(self, call: CallDelta) -> Event:
-        return self._delta({"type": "input_json_delta", "partial_json": call.arguments})
 
     def _delta(self, news: dict[str, Any]) -> Event:
         return {"type": "content_block_delta", "index": self._index, "delta": news}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from octavo.server.answers import Event
-from octavo.server.reply import CallDelta, ReplyDelta
+from octavo.server.reply import CallDelta, ReplyDelta, TextDelta
 
 Item = dict[str, Any]
 
@@ -25,18 +25,11 @@ class Output:
 
     def add(self, delta: ReplyDelta) -> Iterator[Event]:
         """What is new. The events have to be read to the end."""
-        if delta.reasoning:
-            yield from self._add_text("reasoning", delta.reasoning)
-        calls = delta.calls
-        if calls and calls[0].index == self._open:  # it goes on before any text can follow it
-            yield self._add_arguments(calls[0].arguments)
-            calls = calls[1:]
-        if delta.content:
-            yield from self._add_text("message", delta.content)
-        for call in calls:
-            yield from self._start_call(call)
-            if call.arguments:
-                yield self._add_arguments(call.arguments)
+        for part in delta.parts:
+            if isinstance(part, TextDelta):
+                yield from self._add_text("reasoning" if part.is_reasoning else "message", part.text)
+            else:
+                yield from self._add_call(part)
 
     def end(self, status: str = "completed") -> Iterator[Event]:
         """The open item, if any, has ended; ``status``: "incomplete" where a limit has cut it."""
@@ -64,13 +57,13 @@ class Output:
         self.items[-1]["content"][0]["text"] += text
         yield self._of_item(f"{_TEXT_EVENTS[kind]}.delta", content_index=0, delta=text, **_TEXT_FIELDS[kind])
 
-    def _start_call(self, call: CallDelta) -> Iterator[Event]:
-        item = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": ""}
-        yield from self._start(call.index, item)
-
-    def _add_arguments(self, text: str) -> Event:
-        self.items[-1]["arguments"] += text
-        return self._of_item("response.function_call_arguments.delta", delta=text)
+    def _add_call(self, call: CallDelta) -> Iterator[Event]:
+        if self._open != call.index:
+            item = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": ""}
+            yield from self._start(call.index, item)
+        if call.arguments:
+            self.items[-1]["arguments"] += call.arguments
+            yield self._of_item("response.function_call_arguments.delta", delta=call.arguments)
 
     def _start(self, key: str | int, item: Item) -> Iterator[Event]:
         yield from self.end()
