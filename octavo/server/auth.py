@@ -3,7 +3,7 @@
 import enum
 import hmac
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastapi import Request
@@ -67,10 +67,24 @@ class Keyring:
         path = self._settings.api_key_file
         entries = [] if path is None else read_key_file(path)
         named = [(name, digest_of(key.encode())) for name, key in self._settings.tenant_keys]
-        check_owners([*named, *((entry.name, digest) for entry in entries for digest in entry.digests)])
+        named += [(entry.name, digest) for entry in entries for digest in entry.digests]
+        check_owners(named)
+        self._check_admin(named)
         self._allowances = {entry.name: self._allowance(entry) for entry in entries}
         self._keys = [*self._from_flags(), *self._from_file(entries)]
         return len(entries)
+
+    def _check_admin(self, named: Iterable[tuple[str, bytes]]) -> None:
+        """
+        Raises:
+            ConfigurationError: the admin key is a tenant's too, who would be the admin so.
+        """
+        if self._settings.admin_key is None:
+            return
+        admin = digest_of(self._settings.admin_key.encode())
+        owner = next((name for name, digest in named if digest == admin), None)
+        if owner is not None:
+            raise ConfigurationError(f"tenant {owner!r:.80} has the admin key, and would be the admin; give it its own")
 
     def _allowance(self, entry: TenantEntry) -> Allowance:
         known = self._allowances.get(entry.name)

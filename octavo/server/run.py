@@ -71,6 +71,8 @@ class ServerRun:
         self._signals: list[int] = []
         self._hurried = asyncio.Event()
         self._drain_task: asyncio.Task[None] | None = None
+        self._reload_task: asyncio.Task[None] | None = None
+        self._reload_asked = False
 
     async def run(self, find_model: Callable[[], Model]) -> None:
         """See run_server."""
@@ -171,10 +173,21 @@ class ServerRun:
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
             if self._settings.api_key_file is not None or self._settings.ssl_certfile is not None:
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_reload)
 
-    def _reload(self) -> None:
-        """Keys and certificate are read again; what cannot be used stays as it was."""
+    def _on_reload(self) -> None:
+        """Signals that come while files are read are one more reading, after it."""
+        self._reload_asked = True
+        if self._reload_task is None or self._reload_task.done():
+            self._reload_task = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        while self._reload_asked:
+            self._reload_asked = False
+            await _in_daemon_thread(self._read_again)
+
+    def _read_again(self) -> None:
+        """Keys and certificate; what cannot be used stays as it was."""
         try:
             num_tenants = self._state.keyring.reload()
             logger.info("The keys were read again; the file names %d tenants.", num_tenants)

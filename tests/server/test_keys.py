@@ -215,6 +215,27 @@ def test_sighup_reads_the_keys_again(served: ServerProcess, key_file: Path) -> N
     assert "key-" not in served.log
 
 
+def test_signals_while_a_long_file_is_read_end_with_the_last_file(served: ServerProcess, key_file: Path) -> None:
+    key_file.write_text("\n".join(f"tenant-{number}: key-{number}" for number in range(20000)))
+    os.kill(served.process.pid, signal.SIGHUP)
+    key_file.write_text("last: key-last")
+    for _ in range(20):
+        os.kill(served.process.pid, signal.SIGHUP)
+    with served.client(Authorization="Bearer key-last") as client:
+        wait_until(lambda: client.get("/v1/models").status_code == 200)
+        assert client.get("/health").status_code == 200
+
+
+def test_the_admin_key_is_no_tenants(key_file: Path) -> None:
+    for settings in (
+        ServerSettings("m", api_key_file=key_file, admin_key="key-one"),
+        ServerSettings("m", api_key_file=key_file, admin_key="key-hashed"),
+        ServerSettings("m", tenant_keys=(("a", "boss"),), admin_key="boss"),
+    ):
+        with pytest.raises(ConfigurationError, match="has the admin key"):
+            Keyring(settings)
+
+
 def test_no_key_is_in_the_log(served: ServerProcess) -> None:
     with served.client(Authorization="Bearer key-plain") as client:
         client.post("/v1/completions?api_key=key-plain", json={"prompt": "text-of-the-prompt", "max_tokens": 2})
