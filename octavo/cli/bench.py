@@ -12,6 +12,7 @@ BENCHES = {
     "latency": LazyCommand("octavo.bench.latency:latency", "Time batches: first token, step, whole run."),
     "serve": LazyCommand("octavo.bench.serve.command:serve_command", "Load over HTTP: latencies, throughput, goodput."),
     "throughput": LazyCommand("octavo.bench.throughput:throughput", "Tokens a second on real lengths."),
+    "front": LazyCommand("octavo.bench.front.command:front", "Streams through the server, without a model."),
     "interference": LazyCommand("octavo.bench.interference:interference", "A long prompt among streams."),
     "speculation": LazyCommand("octavo.bench.speculation:speculation", "One stream with drafts and without."),
     "structured": LazyCommand("octavo.bench.structured:structured", "Constrained answers: exactness, and their cost."),

@@ -1,0 +1,1 @@
+"""``octavo bench front``: what the server costs a token and a request, with an engine that answers at once."""
