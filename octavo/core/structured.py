@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from octavo.core.errors import InvalidRequestError, shown
@@ -27,10 +27,13 @@ class StructuredLimits:
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """``text``: a JSON schema or a list of choices, as JSON; a regular expression; or a grammar, in EBNF or Lark's
-    form. Plain data: it can be a key, and crosses between processes as it is."""
+    form. Plain data: it can be a key, and crosses between processes as it is.
+
+    ``nesting``: levels of the schema; None: the text was not looked at yet."""
 
     kind: ConstraintKind
     text: str
+    nesting: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,12 @@ def as_constraint(asked: Any, limits: StructuredLimits, param: str = "structured
     """
     if asked is None:
         return None
-    if isinstance(asked, StructuredOutputsParams | Constraint):
-        asked = {field.name: getattr(asked, field.name) for field in fields(asked)}
+    if isinstance(asked, Constraint):
+        constraint = asked if asked.nesting is not None else _of_kind({"kind": asked.kind, "text": asked.text}, param)
+        _check_size(constraint, limits, param)
+        return constraint
+    if isinstance(asked, StructuredOutputsParams):
+        asked = {each.name: getattr(asked, each.name) for each in fields(asked)}
     if not isinstance(asked, Mapping):
         raise InvalidRequestError(f"{param} must be an object with one of {', '.join(_FIELDS)}", param)
     constraint = _of_kind(asked, param) if "kind" in asked else _of_fields(asked, param)
@@ -83,7 +90,7 @@ def json_schema(schema: Any, param: str) -> Constraint:
         raise InvalidRequestError(f"{param} is the schema false, which no text fits", param)
     if value is not True and not isinstance(value, dict):
         raise InvalidRequestError(f"{param} must be a JSON schema, which is an object, got {shown(value)}", param)
-    return Constraint("json_schema", _dumped({} if value is True else value, param))
+    return _looked_at("json_schema", _dumped({} if value is True else value, param), value)
 
 
 def choices(texts: Any, param: str) -> Constraint:
@@ -94,14 +101,18 @@ def choices(texts: Any, param: str) -> Constraint:
     """
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise InvalidRequestError(f"{param} must be a list of one or more texts, got {shown(texts)}", param)
-    return Constraint("choice", _dumped(list(texts), param))
+    return _looked_at("choice", _dumped(list(texts), param))
+
+
+def _looked_at(kind: ConstraintKind, text: str, schema: Any = None) -> Constraint:
+    return Constraint(kind, text, _depth(schema))
 
 
 def _of_kind(asked: Mapping[str, Any], param: str) -> Constraint:
     kind, text = asked["kind"], asked.get("text")
     if kind not in CONSTRAINT_KINDS or not isinstance(text, str) or len(asked) != 2:
         raise InvalidRequestError(f"{param} must have a kind of {', '.join(CONSTRAINT_KINDS)} and a text", param)
-    return json_schema(text, param) if kind == "json_schema" else Constraint(kind, text)
+    return json_schema(text, param) if kind == "json_schema" else _looked_at(kind, text)
 
 
 def _of_fields(asked: Mapping[str, Any], param: str) -> Constraint:
@@ -112,7 +123,15 @@ def _of_fields(asked: Mapping[str, Any], param: str) -> Constraint:
         listed = ", ".join(_FIELDS)
         raise InvalidRequestError(f"{param} must have exactly one of {listed}, got {', '.join(given) or 'none'}", param)
     ((name, value),) = given.items()
-    where = f"{param}.{name}"
+    return constraint_of(name, value, f"{param}.{name}")
+
+
+def constraint_of(name: str, value: Any, where: str) -> Constraint:
+    """What ``name``, a field of StructuredOutputsParams, asks for with this value. ``where``: the field that holds it.
+
+    Raises:
+        InvalidRequestError: it stands for nothing.
+    """
     if name == "json":
         return json_schema(value, where)
     if name == "choice":
@@ -120,10 +139,10 @@ def _of_fields(asked: Mapping[str, Any], param: str) -> Constraint:
     if name == "json_object":
         if value is not True:
             raise InvalidRequestError(f"{where} must be true or false, got {shown(value)}", where)
-        return Constraint("json_schema", ANY_OBJECT)
+        return json_schema(ANY_OBJECT, where)
     if not isinstance(value, str):
         raise InvalidRequestError(f"{where} must be a text, got {shown(value)}", where)
-    return Constraint("regex" if name == "regex" else "grammar", value)
+    return _looked_at("regex" if name == "regex" else "grammar", value)
 
 
 def _dumped(value: Any, param: str) -> str:
@@ -147,7 +166,7 @@ def _check_size(constraint: Constraint, limits: StructuredLimits, param: str) ->
     limit = limits.regex_bytes if constraint.kind == "regex" else limits.schema_bytes
     if num_bytes > limit:
         raise InvalidRequestError(f"{param} has {num_bytes} bytes; the limit is {limit}", param)
-    if constraint.kind == "json_schema" and _depth(json.loads(constraint.text)) > limits.nesting:
+    if constraint.kind == "json_schema" and (constraint.nesting or 0) > limits.nesting:
         raise InvalidRequestError(f"{param} nests deeper than the limit of {limits.nesting} levels", param)
 
 

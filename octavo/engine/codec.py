@@ -14,6 +14,7 @@ from octavo.core.pin_types import PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingLimits, SamplingParams
 from octavo.core.step import Pooling
+from octavo.core.structured import Constraint
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest
 
@@ -122,6 +123,14 @@ class _PlainRequest(msgspec.Struct, forbid_unknown_fields=True):
     pooling: Pooling | None
 
 
+def _with_constraint(params: dict[str, Any]) -> dict[str, Any]:
+    """A constraint that was looked at is not looked at again: this is read between two steps."""
+    asked = params.get("structured_outputs")
+    if not isinstance(asked, dict) or asked.get("nesting") is None:
+        return params
+    return params | {"structured_outputs": msgspec.convert(asked, Constraint)}
+
+
 def read_request(command: Add) -> EngineRequest:
     """The request of a decoded ``Add``.
 
@@ -131,7 +140,7 @@ def read_request(command: Add) -> EngineRequest:
     try:
         plain = msgspec.convert(command.request, _PlainRequest)
         limits = msgspec.convert(plain.params.pop("limits", {}), SamplingLimits)
-        params = SamplingParams(**plain.params, limits=limits)
+        params = SamplingParams(**_with_constraint(plain.params), limits=limits)
         beams = None if plain.beam_search is None else BeamSearchParams(**plain.beam_search)
         pins = tuple(PinWish(**wish) for wish in plain.pins)
         retention = None if plain.retention is None else Retention(**plain.retention)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from octavo.core.admission import LOOKAHEAD
-from octavo.core.request import Request
+from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import Preemption
 from octavo.core.step import StepPlan
@@ -31,14 +31,34 @@ class Decisions:
         self._opened = opened
         self._log = EventLog()
         self._parked: set[Request] = set()
+        self._held: set[str] = set()
 
     def note_arrival(self, request: EngineRequest, now: float) -> None:
         facts = _facts_of(request)
         self._log.open(request.request_id, facts)
         self._note(request.request_id, now, 0, "arrived", facts.num_prompt_tokens, facts.num_choices)
 
-    def note_refusal(self, request: EngineRequest, now: float, reason: str) -> None:
+    def note_held(self, request: EngineRequest, now: float) -> None:
+        """It has arrived, and gets in line when its grammar is compiled."""
         self.note_arrival(request, now)
+        self._held.add(request.request_id)
+        self._note(request.request_id, now, 0, "waits_for_grammar")
+
+    def note_open(self, request: EngineRequest, now: float) -> None:
+        """It gets in line."""
+        if request.request_id in self._held:
+            self._held.remove(request.request_id)
+        else:
+            self.note_arrival(request, now)
+
+    def note_end_held(self, request: EngineRequest, now: float, reason: str) -> None:
+        self._held.discard(request.request_id)
+        for index in range(request.num_choices):
+            self._note(request.request_id, now, index, "finished", 0, 0, note=reason)
+            self._log.end_choice(request.request_id, 0, reason)
+        self._log.end(request.request_id)
+
+    def note_refusal(self, request: EngineRequest, now: float, reason: str) -> None:
         self._note(request.request_id, now, 0, "refused", note=reason)
         self._log.end_choice(request.request_id, 0, "error")
         self._log.end(request.request_id)
@@ -83,6 +103,8 @@ class Decisions:
         for trace in found:
             sequences = self._opened.get(trace.request_id, ())
             trace.statuses = [sequence.status.value for sequence in sequences]
+            if trace.request_id in self._held:
+                trace.statuses = [Status.WAITING.value] * trace.facts.num_choices
             trace.num_generated_tokens += sum(sequence.num_output_tokens for sequence in sequences)
             if sequences and request_ids is not None:
                 trace.standing = self._scheduler.standing(sequences[0])

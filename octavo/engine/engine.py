@@ -103,7 +103,7 @@ class Engine:
             return
         requests.deadlines.add(request)
         try:
-            if not requests.grammars.hold(request):
+            if not requests.hold(request):
                 self._admit(request)
         except InvalidRequestError as error:
             requests.refuse(request, error)
@@ -179,11 +179,11 @@ class Engine:
                 continue
             self._requests.endings.timed_out[kind] += 1
             error = timeout_message(request, kind, now)
+            self._requests.decisions.note_timeout(request.request_id, now, error)
             if held is not None:
                 for delta in self._requests.end_held(held, Status.FAILED):
                     delta.error, delta.timeout = error, kind
                 continue
-            self._requests.decisions.note_timeout(request.request_id, now, error)
             for sequence in list(self._requests.sequences[request.request_id]):
                 self._scheduler.abort(sequence)
                 self._requests.close(sequence, error).timeout = kind

@@ -54,18 +54,30 @@ class OpenRequests:
         """A request gets in line, with these sequences for its choices."""
         self.sequences[request.request_id] = sequences
         self.unstarted.add(request.request_id)
-        self.decisions.note_arrival(request, self._clock())
+        self.decisions.note_open(request, self._clock())
         for sequence in sequences:
             self.choices[sequence] = Choice(request.request_id, sequence, self._pieces, request.arrival_time)
+
+    def hold(self, request: EngineRequest) -> bool:
+        """Whether the request has to wait for its grammar. Raises as ``Grammars.hold``."""
+        is_held = self.grammars.hold(request)
+        if is_held:
+            self.decisions.note_held(request, self._clock())
+        return is_held
 
     def refuse(self, request: EngineRequest, error: InvalidRequestError) -> None:
         """It never gets in line: its client is told why."""
         self.grammars.drop(request.request_id)
         self.deadlines.remove(request.request_id)
-        self.refuse_beside(request, error)
+        self.decisions.note_open(request, self._clock())
+        self._tell_refusal(request, error)
 
     def refuse_beside(self, request: EngineRequest, error: InvalidRequestError) -> None:
         """Refuse one that leaves alone whatever else is open under its id."""
+        self.decisions.note_arrival(request, self._clock())
+        self._tell_refusal(request, error)
+
+    def _tell_refusal(self, request: EngineRequest, error: InvalidRequestError) -> None:
         self.decisions.note_refusal(request, self._clock(), error.message)
         reason = error.param or "request"
         self.endings.rejected[reason] += 1
@@ -97,6 +109,7 @@ class OpenRequests:
     def end_held(self, request: EngineRequest, status: Status) -> Sequence[OutputDelta]:
         """End a request of which there are no sequences yet; one delta a choice."""
         self.deadlines.remove(request.request_id)
+        self.decisions.note_end_held(request, self._clock(), status.value)
         deltas = [
             OutputDelta(request.request_id, index, finish_reason=status.value) for index in range(request.num_choices)
         ]

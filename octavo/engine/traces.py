@@ -13,6 +13,7 @@ from octavo.core.tenants import DEFAULT_TENANT
 
 EventKind = Literal[
     "arrived",
+    "waits_for_grammar",
     "refused",
     "admitted",
     "forked",
@@ -28,6 +29,7 @@ EventKind = Literal[
 
 EVENT_NUMBERS: dict[EventKind, tuple[str, ...]] = {
     "arrived": ("prompt_tokens", "choices"),
+    "waits_for_grammar": (),
     "refused": (),
     "admitted": ("cached_tokens", "tokens"),
     "forked": ("shared_tokens",),

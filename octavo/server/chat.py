@@ -104,7 +104,8 @@ async def opened_chat(
     messages = with_parsed_arguments(fields.messages or [])
     options = template_options(fields, tools.tools)
     timing = timing_of(request, fields, state.settings)
-    await state.constraints.check(params.constraint, "tools" if tools.is_forced else constraint_field(fields), timing)
+    constrained_by = "tools" if tools.is_forced else constraint_field(fields)
+    await state.constraints.check(params.constraint, constrained_by, timing, tenant_of(request))
     share = Share(params.n, fewest_message_tokens(state, num_bytes, truncate))
     with state.queue.enter(share, "messages", timing.patience) as place:
         prompt = await _prompt(state, fields, messages, options)

@@ -55,7 +55,7 @@ async def create_completion(request: Request) -> Response:
     retention = retention_of(fields, role)
     timing = timing_of(request, fields, state.settings)
     items, truncate = split_prompts(state, fields.prompt, params.n), fields.truncate_prompt_tokens
-    await state.constraints.check(params.constraint, constraint_field(fields), timing)
+    await state.constraints.check(params.constraint, constraint_field(fields), timing, tenant_of(request))
     share = Share(params.n * len(items), fewest_tokens(state, items, truncate))
     with state.queue.enter(share, patience=timing.patience) as place:
         prompts = await encode_prompts(

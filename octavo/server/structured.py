@@ -1,12 +1,14 @@
 """What a request asks its answers to be: ``response_format``, ``structured_outputs``, ``guided_*``."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from octavo.core.errors import InvalidRequestError
-from octavo.core.structured import ANY_OBJECT, Constraint, StructuredLimits, as_constraint, json_schema
+from octavo.core.structured import ANY_OBJECT, Constraint, StructuredLimits, as_constraint, constraint_of, json_schema
 from octavo.server.errors import ApiError
+from octavo.server.fair_turns import FairTurns
 from octavo.server.sampling import GUIDED_FIELDS, ResponseFormat, SamplingFields
 from octavo.server.timing import Timing
 from octavo.structured.checker import ConstraintChecker
@@ -15,7 +17,7 @@ NUM_THREADS = 2
 """Constraints are tried so many at a time."""
 
 MAX_WAITING = 64
-"""Beyond these nobody could be answered in time."""
+"""Of one tenant. Beyond these nobody of it could be answered in time."""
 
 
 def asked_constraint(fields: SamplingFields, limits: StructuredLimits) -> Constraint | None:
@@ -30,6 +32,8 @@ def asked_constraint(fields: SamplingFields, limits: StructuredLimits) -> Constr
         listed = ", ".join(asked)
         raise InvalidRequestError(f"An answer can be constrained by one field only, got {listed}.", list(asked)[-1])
     ((name, value),) = asked.items()
+    if name in GUIDED_FIELDS:
+        value = constraint_of(GUIDED_FIELDS[name], value, name)
     return as_constraint(value, limits, name)
 
 
@@ -39,7 +43,7 @@ def constraint_field(fields: SamplingFields) -> str:
 
 
 def _asked(fields: SamplingFields) -> dict[str, Any]:
-    """The fields that ask for a constraint, and what each asks for, as ``as_constraint`` takes it."""
+    """The fields that ask for a constraint, and what each holds; of ``response_format`` the constraint."""
     asked: dict[str, Any] = {}
     if fields.response_format is not None and fields.response_format.type != "text":
         asked["response_format"] = _of_response_format(fields.response_format)
@@ -48,7 +52,7 @@ def _asked(fields: SamplingFields) -> dict[str, Any]:
     for name, kind in GUIDED_FIELDS.items():
         value = getattr(fields, name)
         if value is not None and not (kind == "json_object" and value is False):
-            asked[name] = {kind: value}
+            asked[name] = value
     return asked
 
 
@@ -56,7 +60,7 @@ def _of_response_format(form: ResponseFormat) -> Constraint:
     """``strict`` makes no difference: what is sent is followed to the letter, or refused."""
     name = "response_format"
     if form.type == "json_object":
-        return Constraint("json_schema", ANY_OBJECT)
+        return json_schema(ANY_OBJECT, name)
     if form.type != "json_schema":
         raise InvalidRequestError(
             f"response_format.type must be text, json_object or json_schema, got {form.type[:40]!r}.", name
@@ -73,9 +77,9 @@ class Constraints:
     def __init__(self) -> None:
         self._checker = ConstraintChecker()
         self._threads = ThreadPoolExecutor(NUM_THREADS, "octavo-constraints")
-        self._num_waiting = 0
+        self._turns = FairTurns(NUM_THREADS, MAX_WAITING)
 
-    async def check(self, constraint: Constraint | None, param: str, timing: Timing) -> None:
+    async def check(self, constraint: Constraint | None, param: str, timing: Timing, tenant: str) -> None:
         """
         Raises:
             InvalidRequestError: it cannot be followed, or takes too long to compile or too much memory.
@@ -83,17 +87,27 @@ class Constraints:
         """
         if constraint is None or self._checker.knows(constraint):
             return
-        if self._num_waiting >= MAX_WAITING:
+        if self._turns.is_full(tenant):
             message = "Too many new schemas and grammars have come at once."
             raise ApiError(429, message, code="queue_full", param=param, retry_after=1)
-        self._num_waiting += 1
         try:
             async with asyncio.timeout(timing.seconds_left):
-                await asyncio.get_running_loop().run_in_executor(self._threads, self._checker.check, constraint, param)
+                await self._turns.take(tenant)
+                await asyncio.wrap_future(self._begin(constraint, param))
         except TimeoutError:
             raise timing.error() from None
-        finally:
-            self._num_waiting -= 1
+
+    def _begin(self, constraint: Constraint, param: str) -> Future[None]:
+        """A turn, once taken, is over when the thread is free, though nobody may wait for it any more."""
+        loop = asyncio.get_running_loop()
+
+        def give_up(_: Future[None]) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._turns.give_up)
+
+        trial = self._threads.submit(self._checker.check, constraint, param)
+        trial.add_done_callback(give_up)
+        return trial
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -85,7 +85,7 @@ class GrammarCompiler:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(NUM_THREADS, "octavo-grammar")
             future = self._known.get(constraint)
-            if future is None or _is_spent(future):
+            if future is None or _is_spent(future) or _may_do_better(future):
                 future = self._known[constraint] = self._threads.submit(self._compile, constraint)
             self._kept[constraint] = future
             self._kept.move_to_end(constraint)
@@ -122,6 +122,14 @@ def _is_spent(future: "Future[CompiledGrammar]") -> bool:
     return future.done() and not future.cancelled() and future.exception() is None and future.result().is_spent
 
 
+def _may_do_better(future: "Future[CompiledGrammar]") -> bool:
+    """Did it fail for want of something, memory mostly, and not for what the constraint is?"""
+    if not future.done() or future.cancelled():
+        return future.cancelled()
+    error = future.exception()
+    return error is not None and not isinstance(error, InvalidRequestError)
+
+
 def compile_grammar(constraint: Constraint, vocabulary: Vocabulary) -> "LLMatcher":
     """A matcher at the beginning of a text.
 
@@ -156,7 +164,10 @@ def _check(matcher: "LLMatcher") -> None:
 
 MAX_READINGS = 300
 """Ways at a time in which a text may be read by a client's own grammar. A token takes as much time as their square
-where that is ambiguous; what is made of a schema or an expression is not, and has the library's 2,000."""
+where that is ambiguous; what is made of a schema or an expression mostly is not (and is tried, see trial)."""
+
+MAX_ALTERNATIVES = 8_000
+"""Of those: an object of 2,000 properties that may all be left out has 8,000 ways to go on."""
 
 
 def matcher_limits(kind: ConstraintKind) -> "LLParserLimits":
@@ -165,7 +176,7 @@ def matcher_limits(kind: ConstraintKind) -> "LLParserLimits":
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        max_items_in_row=MAX_READINGS if kind == "grammar" else None,
+        max_items_in_row=MAX_READINGS if kind == "grammar" else MAX_ALTERNATIVES,
         max_lexer_states=50_000,
         step_lexer_fuel=50_000,
         step_max_items=20_000,

@@ -211,3 +211,41 @@ def test_a_complete_text_ends_with_its_last_token(depth: int, drafts: bool) -> N
         assert bench.endings(request_id) == ["stop" if length else "length"]
         text = "".join(delta.text for delta in bench.deltas[request_id])
         assert text == spelled(bench.tokens(request_id)), "the last token is part of the text"
+
+
+def traced(bench: Bench, request_id: str) -> tuple[list[str], list[str]]:
+    (trace,) = bench.engine.traces([request_id], 0)
+    return [event.kind for event in trace.events], trace.statuses
+
+
+def test_a_request_that_waits_for_its_grammar_is_seen_from_its_arrival_on() -> None:
+    bench = Bench()
+    bench.add("goes on", [1], ANY, n=2)
+    bench.add("leaves", [1], ANY)
+    bench.add("is late", [1], ANY, end_by=START + 5)
+    bench.add("is refused", [1], {"regex": "b"})
+    for name in ("goes on", "leaves", "is late", "is refused"):
+        assert traced(bench, name)[0] == ["arrived", "waits_for_grammar"]
+    assert traced(bench, "goes on")[1] == ["waiting", "waiting"]
+    bench.engine.abort("leaves")
+    assert traced(bench, "leaves") == (["arrived", "waits_for_grammar", "finished"], [])
+    bench.now += 6
+    bench.step()
+    assert traced(bench, "is late") == (["arrived", "waits_for_grammar", "timed_out", "finished"], [])
+    bench.compiler.asked[Constraint("regex", "b")].set_exception(InvalidRequestError("no"))
+    bench.compiler.finish()
+    bench.run()
+    assert traced(bench, "is refused") == (["arrived", "waits_for_grammar", "refused"], [])
+    kinds, statuses = traced(bench, "goes on")
+    assert kinds[:3] == ["arrived", "waits_for_grammar", "admitted"]
+    assert not statuses
+    assert not bench.engine._requests.decisions._held
+
+
+def test_an_engine_does_not_look_again_at_what_its_server_has_looked_at() -> None:
+    params = SamplingParams(structured_outputs={"json": {"type": "object"}})
+    request = EngineRequest("x", [1], params, START)
+    read = read_request(decode_command(encode(Add(request))))  # type: ignore[arg-type]
+    assert read == request
+    assert read.params.constraint is not None
+    assert read.params.constraint.nesting == 1

@@ -11,6 +11,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured import Constraint
 from octavo.structured import compiler
 from octavo.structured.compiler import GrammarCompiler, compile_grammar
+from octavo.structured.trial import try_texts
 from octavo.structured.vocabulary import Vocabulary
 from tests.support.byte_tokenizer import EOS, ByteTokenizer
 
@@ -206,3 +207,45 @@ def test_grammars_are_compiled_on_other_threads() -> None:
     grammars.get(Constraint("regex", "a"))
     grammars.close()
     assert names[0].startswith("octavo-grammar")
+
+
+def test_what_failed_for_want_of_memory_is_compiled_again() -> None:
+    grammars = GrammarCompiler(lambda: VOCABULARY)
+    asked, compile_one = constraint(regex="a"), grammars._compile
+    grammars._compile = lambda _: (_ for _ in ()).throw(MemoryError())  # type: ignore[method-assign]
+    assert isinstance(grammars.begin(asked).exception(), MemoryError)
+    grammars._compile = compile_one  # type: ignore[method-assign]
+    assert grammars.begin(asked).result() is grammars.get(asked)
+    refused = constraint(regex="[")
+    first = grammars.begin(refused)
+    assert first.exception() is not None
+    assert grammars.begin(refused) is first
+    grammars.close()
+
+
+def many_optional(number: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"property_{i}": {"type": "integer"} for i in range(number)}}
+
+
+def test_an_object_of_many_properties_that_may_be_left_out_is_followed_to_its_end() -> None:
+    asked = constraint(json=many_optional(1500) | {"additionalProperties": False})
+    try_texts(compile_grammar(asked, VOCABULARY))
+    assert accepts(asked, '{"property_3":1,"property_1000":2,"property_1499":3}')
+    assert not accepts(asked, '{"property_1000":2,"property_3":1}')
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"json": many_optional(3000)}, "too complex|too long"),
+        (
+            {"json": {"$defs": {"a": {"anyOf": [
+                {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": i % 7} for i in range(400)
+            ]}}, "$ref": "#/$defs/a"}},
+            "too long",
+        ),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_followed_in_time_is_refused_when_it_is_tried(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        try_texts(compile_grammar(constraint(**asked), VOCABULARY))
