@@ -55,8 +55,17 @@ def write_json(path: Path | None, figures: Mapping[str, object]) -> None:
         "machine": describe_machine(),
         "figures": figures,
     }
+    write_text(path, json.dumps(document, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a whole file.
+
+    Raises:
+        ConfigurationError: it cannot be written.
+    """
     try:
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
 

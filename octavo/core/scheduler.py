@@ -216,7 +216,7 @@ class Scheduler:
         requests end that have to."""
         flight = self._flights.popleft()
         assert flight.plan.step_id == result.step_id, "steps land in the order they were issued"
-        outcome = StepOutcome(flight.requests)
+        outcome = StepOutcome(flight.requests, len(flight.roster.requests))
         reader = self._planner.next_step_id - 1 if self._flights else None
         self._lander.land(Landing(flight, result, check_stop, outcome, reader))
         self._clear_suspects(flight.requests)

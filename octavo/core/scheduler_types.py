@@ -195,9 +195,11 @@ class StepOutcome:
     """What landed: the plan's requests, row by row; parallel lists of those that drew a token and their tokens; the
     ``further`` tokens of those with drafts that were right; those that ended with them; those for which no token could
     be drawn, which have failed, and why; and the members of beam searches that are over, each with one of its results.
-    Requests that had ended while the step was in flight are in ``landed`` alone."""
+    Requests that had ended while the step was in flight are in ``landed`` alone. The first ``num_members`` of those
+    landed were members of the decode batch: each had drawn a token in the step that landed before."""
 
     landed: list[Request]
+    num_members: int = 0
     sampled: list[Request] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     further: dict[Request, list[int]] = field(default_factory=dict)

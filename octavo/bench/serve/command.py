@@ -10,14 +10,15 @@ import click
 from tqdm import tqdm
 
 from octavo.bench.serve.exchange import Target, split_url
-from octavo.bench.serve.figures import figures
+from octavo.bench.serve.figures import OBJECTIVES, figures
 from octavo.bench.serve.load import Run, send_all
-from octavo.bench.serve.options import Objectives, Rates, Span
+from octavo.bench.serve.options import Rates, Span
 from octavo.bench.serve.plot import draw
 from octavo.bench.serve.server import counted, first_model, read_counters
 from octavo.bench.serve.workload import ARRIVALS, LENGTHS, POISSON, SYNTHETIC, Planned, Workload
 from octavo.cli.machine import machine_line
-from octavo.cli.table import json_option, print_table, write_json
+from octavo.cli.objectives import Objectives
+from octavo.cli.table import json_option, print_table, write_json, write_text
 from octavo.core.errors import ConfigurationError
 
 LINES = {
@@ -167,7 +168,7 @@ def _show_errors(runs: Mapping[float, Run]) -> None:
     "--goodput",
     "--slo",
     "objectives",
-    type=Objectives(),
+    type=Objectives(OBJECTIVES),
     multiple=True,
     help="Milliseconds that count as in time: ttft:500, itl:100, tpot:50, e2el:5000. Several times, or with spaces.",
 )
@@ -211,11 +212,4 @@ def serve_command(
     _show_errors(runs)
     write_json(json_path, {"serve": rows})
     if plot_path is not None:
-        _write(plot_path, draw(runs, rows))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror}") from error
+        write_text(plot_path, draw(runs, rows))

@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from octavo.bench.serve.figures import OBJECTIVES
 from octavo.bench.serve.workload import LengthRange
 
 
@@ -41,23 +40,3 @@ class Span(click.ParamType[LengthRange]):
         if not 1 <= span.least <= span.most:
             self.fail(f"{value!r} is neither a length such as 128 nor a range such as 64-256", param, ctx)
         return span
-
-
-class Objectives(click.ParamType[dict[str, float]]):
-    """``ttft:500``, or several with spaces between, as vLLM takes them."""
-
-    name = "name:milliseconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        if isinstance(value, dict):
-            return value
-        slos: dict[str, float] = {}
-        for part in value.split():
-            name, _, milliseconds = part.partition(":")
-            try:
-                slos[name] = float(milliseconds)
-            except ValueError:
-                self.fail(f"{part!r} is not of the form ttft:500", param, ctx)
-            if name not in OBJECTIVES:
-                self.fail(f"{name!r} is none of {', '.join(OBJECTIVES)}", param, ctx)
-        return slos

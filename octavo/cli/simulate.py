@@ -1,0 +1,169 @@
+"""``octavo simulate``: a trace through the engine's own scheduler and allocator, under a virtual clock."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from octavo.cli.objectives import Objectives
+from octavo.cli.simulate_picture import draw
+from octavo.cli.table import json_option, print_table, write_json, write_text
+from octavo.cli.units import TokenCount
+from octavo.core.eviction_policies import EVICTION_POLICIES
+from octavo.core.kv_types import CacheConfig
+from octavo.core.scheduler_types import (
+    ADMISSION_QUANTILE,
+    POLICY_NAMES,
+    PREEMPTION_MODES,
+    PolicySettings,
+    SchedulerConfig,
+)
+from octavo.sim.cost_text import DEFAULT, parse_costs
+from octavo.sim.figures import PERCENTILES, figures, series
+from octavo.sim.recorder import OBJECTIVES, Recorder
+from octavo.sim.replay import LandedStep
+from octavo.sim.simulation import ServerSettings, Simulation
+from octavo.sim.traces.source import FORMATS, Pace, TraceSource
+
+LINES = {
+    "num_requests": "requests",
+    "num_completed": "answered whole",
+    "num_rejected": "rejected",
+    "seconds": "seconds",
+    "busy_share": "share of them that steps took",
+    "num_steps": "steps",
+    "prompt_tokens": "prompt tokens",
+    "output_tokens": "new tokens",
+    "requests_per_second": "requests/s",
+    "output_tokens_per_second": "new tokens/s",
+    "total_tokens_per_second": "all tokens/s",
+    "goodput": "goodput, requests/s",
+    "goodput_share": "goodput, share",
+    "prefix_hit_tokens": "prompt tokens cached",
+    "prefix_hit_share": "share of them",
+    "num_preemptions": "preemptions",
+    "preempted_share": "share of requests preempted",
+    "preempted_tokens": "tokens lost by them",
+    "filled_share": "slots filled, mean share",
+    "held_share": "blocks held, mean share",
+    "running_mean": "running, mean",
+    "running_max": "running, most",
+    "waiting_mean": "waiting, mean",
+    "waiting_max": "waiting, most",
+}
+
+TITLES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2el": "end to end", "queue": "in line"}
+"""Of latencies, in milliseconds."""
+
+STEPS_A_LOOK = 64
+"""The bar is looked at so often."""
+
+
+@click.command("simulate")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--format", "format_", type=click.Choice(tuple(FORMATS)), help="Of TRACE.  [default: as it looks]")
+@click.option("--lenient", is_flag=True, help="Leave out lines that are no requests, and count them.")
+@click.option("--limit", type=click.IntRange(1), help="Play so many requests at most.")
+@click.option("--speed", type=click.FloatRange(0, min_open=True), help="Play it so many times as fast.  [default: 1]")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second, instead of a speed.")
+@click.option("--cost-model", default=DEFAULT, show_default=True, help="How long a step takes, or a JSON file of it.")
+@click.option("--num-blocks", type=click.IntRange(1), default=8192, show_default=True, help="Blocks in the KV cache.")
+@click.option("--block-size", type=click.IntRange(1), default=16, show_default=True, help="Tokens in a block.")
+@click.option("--max-num-seqs", type=click.IntRange(1), default=256, show_default=True, help="Most sequences at once.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), default=2048, show_default=True, help="A step.")
+@click.option(
+    "--max-model-len", type=TokenCount(), help="Longest prompt plus output.  [default: what the memory holds]"
+)
+@click.option("--max-num-queued-reqs", type=click.IntRange(0), help="Refuse more.  [default: no bound]")
+@click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=True, show_default=True)
+@click.option("--eviction-policy", type=click.Choice(tuple(EVICTION_POLICIES)), default="lru", show_default=True)
+@click.option("--scheduling-policy", type=click.Choice(POLICY_NAMES), default="fcfs", show_default=True)
+@click.option("--preemption-mode", type=click.Choice(PREEMPTION_MODES), default="auto", show_default=True)
+@click.option("--num-host-blocks", type=click.IntRange(0), default=0, show_default=True, help="Blocks to swap to.")
+@click.option(
+    "--admission-quantile",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=ADMISSION_QUANTILE,
+    show_default=True,
+    help="How likely what is admitted has room to its end.",
+)
+@click.option(
+    "--goodput", "slos", type=Objectives(OBJECTIVES), help='Of answers in time: "ttft:1000 itl:100", milliseconds.'
+)
+@click.option("--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw it to this SVG file.")
+@json_option
+def simulate(trace: Path, format_: str | None, **given: Any) -> None:
+    """Replay the requests of TRACE through the engine's own scheduler and allocator, with no model.
+
+    Nothing is computed and no clock is read: how long a step takes is what --cost-model says, so the figures are the
+    same on every machine. docs/simulator.md says which traces can be read and what each figure means.
+    """
+    source = TraceSource(trace, format_, lenient=given["lenient"])
+    pace = Pace(given["speed"] or 1.0, given["rate"], given["limit"])
+    if given["speed"] and given["rate"]:
+        raise click.UsageError("--speed and --rate say the same thing; give one of them")
+    simulation = Simulation(
+        source.requests(pace), server_settings(given), parse_costs(given["cost_model"]), given["slos"]
+    )
+    with _progress(source, simulation.recorder, pace.limit) as on_step:
+        recorder = simulation.run(on_step)
+    report(source, recorder, given["json_path"])
+    if given["plot_path"] is not None:
+        write_text(given["plot_path"], draw(recorder))
+
+
+def server_settings(given: dict[str, Any]) -> ServerSettings:
+    """What the flags say of the server."""
+    cache = CacheConfig(
+        given["num_blocks"],
+        given["block_size"],
+        enable_prefix_caching=given["enable_prefix_caching"],
+        num_host_blocks=given["num_host_blocks"],
+        eviction_policy=given["eviction_policy"],
+    )
+    config = SchedulerConfig(
+        max_num_seqs=given["max_num_seqs"],
+        max_num_batched_tokens=given["max_num_batched_tokens"],
+        max_model_len=given["max_model_len"] or cache.num_token_slots,
+        preemption_mode=given["preemption_mode"],
+        policy=PolicySettings(given["scheduling_policy"]),
+        admission_quantile=given["admission_quantile"],
+    )
+    return ServerSettings(config, cache, given["max_num_queued_reqs"])
+
+
+def report(source: TraceSource, recorder: Recorder, json_path: Path | None) -> None:
+    """The table, what was left out, and the JSON."""
+    row = figures(recorder)
+    print_table(
+        [{"what": title, "value": row[key]} for key, title in LINES.items()], {"what": source.format, "value": ""}
+    )
+    click.echo()
+    parts = ("mean", *(f"p{percent}" for percent in PERCENTILES), "max")
+    latencies = [{"what": title, **{part: row[f"{name}_{part}"] for part in parts}} for name, title in TITLES.items()]
+    print_table(latencies, {"what": "milliseconds", **{part: part for part in parts}})
+    for reason, count in recorder.rejected.items():
+        click.echo(f"rejected: {count} of {recorder.num_arrived} requests: {reason}", err=True)
+    for what, count in source.skipped.items():
+        click.echo(f"left out: {count} lines of the trace: {what}", err=True)
+    skipped = {"skipped_lines": dict(source.skipped)}
+    write_json(json_path, {"simulate": [row | skipped], "series": series(recorder)})
+
+
+@contextmanager
+def _progress(source: TraceSource, recorder: Recorder, limit: int | None) -> Iterator[Any]:
+    """A bar with the time left, by how much of the trace has been played."""
+    layout = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, {remaining} left{postfix}"
+    with tqdm(total=1.0, desc="simulating", bar_format=layout, disable=not sys.stderr.isatty(), leave=False) as bar:
+
+        def on_step(step: LandedStep) -> None:
+            if step.plan.step_id % STEPS_A_LOOK == 0:
+                done = recorder.num_arrived / limit if limit else source.share_read
+                bar.set_postfix_str(f"{step.now:,.0f} s simulated", refresh=False)
+                bar.update(max(0.0, done - bar.n))
+
+        yield on_step

@@ -1,0 +1,164 @@
+"""The one loop: requests arrive over time at one server or several, each with the engine's own scheduler and allocator.
+
+Nothing reads a clock. A step lasts as long as the caller says; what happens at one moment happens in this order: steps
+land, requests arrive, and whoever stands idle and has work begins a step.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from octavo.core.request import Request
+from octavo.core.scheduler import Scheduler
+from octavo.core.scheduler_types import StepOutcome, StopCheck
+from octavo.core.step import StepPlan, StepResult
+from octavo.sim.runner import draw_row_ids
+
+StepSeconds = Callable[[StepPlan], float]
+"""How long a step takes; asked when it has been planned."""
+
+Draw = Callable[[StepPlan], StepResult]
+"""What a step brings; asked when it lands."""
+
+Submit = Callable[[Scheduler, Request, float], None]
+"""Puts a request in line at a server, or refuses it; with the time."""
+
+
+class Arrival(NamedTuple):
+    """A request, and when it is due."""
+
+    due: float
+    request: Request
+
+
+class LandedStep(NamedTuple):
+    """One step of server ``place``: it was planned at ``start`` and landed at ``now``."""
+
+    now: float
+    start: float
+    place: int
+    plan: StepPlan
+    outcome: StepOutcome
+
+
+def submit(scheduler: Scheduler, request: Request, _now: float = 0.0) -> None:
+    """Checks a request as the engine does, and puts it in line.
+
+    Raises:
+        InvalidRequestError: the memory can never hold it.
+    """
+    scheduler.door.check(request.num_prompt_tokens, request.max_total_tokens - request.num_prompt_tokens)
+    scheduler.add(request)
+
+
+class Server:
+    """One scheduler, one step at a time. ``check_stop``: see ``Scheduler.update``; ``tell_time``: told the time before
+    requests get in line."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        step_seconds: StepSeconds,
+        *,
+        draw: Draw = draw_row_ids,
+        check_stop: StopCheck | None = None,
+        tell_time: Callable[[float], None] | None = None,
+        submit: Submit = submit,
+    ) -> None:
+        self.scheduler = scheduler
+        self._step_seconds = step_seconds
+        self._draw = draw
+        self._check_stop = check_stop
+        self._tell_time = tell_time
+        self._submit = submit
+        self._inbox: deque[Request] = deque()
+        self._plan: StepPlan | None = None
+        self._start = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return self._plan is None
+
+    @property
+    def num_arrived(self) -> int:
+        """Requests that have come while a step was on its way: they get in line when it has landed."""
+        return len(self._inbox)
+
+    def receive(self, request: Request) -> None:
+        self._inbox.append(request)
+
+    def begin_step(self, now: float) -> float | None:
+        """Plan a step; returns when it lands, or None if there is nothing to do."""
+        if not self._inbox and not self.scheduler.has_work:
+            return None
+        if self._tell_time is not None:
+            self._tell_time(now)
+        while self._inbox:
+            self._submit(self.scheduler, self._inbox.popleft(), now)
+        if not self.scheduler.has_work:  # all that came was refused
+            return None
+        plan = self.scheduler.schedule()
+        assert plan is not None, "there is work"
+        self._plan, self._start = plan, now
+        return now + self._step_seconds(plan)
+
+    def land(self, now: float, place: int) -> LandedStep:
+        """The step has landed."""
+        plan, self._plan = self._plan, None
+        assert plan is not None, "a step is on its way"
+        outcome = self.scheduler.update(self._draw(plan), self._check_stop)
+        return LandedStep(now, self._start, place, plan, outcome)
+
+
+Route = Callable[[Request, list[Server]], int]
+"""Which server gets a request."""
+
+
+def only_server(_request: Request, _servers: list[Server]) -> int:
+    return 0
+
+
+class Replay:
+    """``arrivals``, in order of their time, are read one ahead: they may be without end. ``now``: when the last step
+    landed."""
+
+    def __init__(self, servers: list[Server], arrivals: Iterable[Arrival], route: Route = only_server) -> None:
+        self.servers = servers
+        self.now = 0.0
+        self._coming = iter(arrivals)
+        self._next = next(self._coming, None)
+        self._route = route
+        self._landings: list[tuple[float, int]] = []
+
+    def steps(self) -> Iterator[LandedStep]:
+        """Every step as it lands, to the last token of the last request."""
+        while self._next is not None or self._landings:
+            now = min(self._next_due, self._landings[0][0] if self._landings else math.inf)
+            awake: list[int] = []
+            while self._landings and self._landings[0][0] <= now:
+                self.now, place = heappop(self._landings)
+                awake.append(place)
+                yield self.servers[place].land(self.now, place)
+            while self._next_due <= now:
+                place = self._take_next()
+                if self.servers[place].is_idle and place not in awake:
+                    awake.append(place)
+            for place in awake:
+                end = self.servers[place].begin_step(now)
+                if end is not None:
+                    heappush(self._landings, (end, place))
+
+    @property
+    def _next_due(self) -> float:
+        return math.inf if self._next is None else self._next.due
+
+    def _take_next(self) -> int:
+        """The next request goes to its server; returns which."""
+        assert self._next is not None
+        request = self._next.request
+        self._next = next(self._coming, None)
+        place = self._route(request, self.servers)
+        self.servers[place].receive(request)
+        return place

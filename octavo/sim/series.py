@@ -1,0 +1,54 @@
+"""What a run looked like over time, in bounded memory."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from octavo.core.scheduler import Scheduler
+from octavo.sim.filled import num_filled_slots
+
+MAX_POINTS = 1024
+FIRST_INTERVAL = 0.5
+
+
+class Point(NamedTuple):
+    """One moment, over all servers. ``filled``: share of all slots that hold a token of a running request; ``held``:
+    share of all blocks that are given to such. ``preemptions``: so far."""
+
+    seconds: float
+    filled: float
+    held: float
+    running: int
+    waiting: int
+    preemptions: int
+
+
+class Series:
+    """A point every ``interval`` seconds; once there are too many, every second one goes and the interval doubles."""
+
+    def __init__(self, schedulers: list[Scheduler]) -> None:
+        self.points: list[Point] = []
+        self.interval = FIRST_INTERVAL
+        self.next_due = 0.0
+        self._schedulers = schedulers
+
+    def look(self, now: float) -> None:
+        """Time has come to ``next_due``."""
+        each, pools = self._schedulers, [scheduler.kv.pool for scheduler in self._schedulers]
+        num_blocks = sum(pool.num_blocks for pool in pools)
+        num_slots = sum(scheduler.kv.config.num_blocks * scheduler.kv.config.block_size for scheduler in each)
+        self.points.append(
+            Point(
+                seconds=now,
+                filled=sum(map(num_filled_slots, each)) / num_slots,
+                held=sum(pool.num_blocks - pool.num_free for pool in pools) / num_blocks,
+                running=sum(len(scheduler.running) for scheduler in each),
+                waiting=sum(scheduler.num_waiting for scheduler in each),
+                preemptions=sum(scheduler.counters.num_preemptions for scheduler in each),
+            )
+        )
+        if len(self.points) == MAX_POINTS:
+            self.points, self.interval = self.points[::2], 2 * self.interval
+        self.next_due = now + self.interval
+
+    def mean(self, of: Callable[[Point], float]) -> float | None:
+        return sum(map(of, self.points)) / len(self.points) if self.points else None

@@ -1,0 +1,42 @@
+"""What every format says of a request."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MAX_LENGTH = 10_000_000
+"""Tokens; more is no length that any model has."""
+
+
+class BadTraceLineError(ValueError):
+    """What is wrong with one line, in words that follow its number."""
+
+
+class TracedRequest(NamedTuple):
+    """One request. ``seconds``: since the trace began. ``prompt``, ``output``: tokens; ``max_tokens``: what it asked
+    for at most, if that is known.
+
+    ``blocks`` names the contents of its leading blocks of ``block_size`` tokens, the last of them perhaps partly
+    filled: equal names are equal tokens after equal tokens. They may go on past the prompt, into the answer. None of
+    them: nobody knows what it held, so it shares nothing.
+    """
+
+    seconds: float
+    prompt: int
+    output: int
+    max_tokens: int | None = None
+    blocks: Sequence[int] = ()
+    block_size: int = 0
+    tenant: str = ""
+
+
+def check_lengths(prompt: int, output: int, names: tuple[str, str]) -> None:
+    """``names``: of the two, as the trace has them.
+
+    Raises:
+        BadTraceLineError: one is no length.
+    """
+    for name, length in zip(names, (prompt, output), strict=True):
+        if length < 1:
+            raise BadTraceLineError(f"{name} is {length}; a request has at least one token")
+        if length > MAX_LENGTH:
+            raise BadTraceLineError(f"{name} is {length}, above the {MAX_LENGTH} tokens that a trace may have")

@@ -1,0 +1,71 @@
+"""``octavo simulate``: figures, files, and what it refuses."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner, Result
+
+from octavo.cli.main import octavo
+
+LINES = ["TIMESTAMP,ContextTokens,GeneratedTokens"] + [
+    f"2023-11-16 18:{15 + number // 30}:{2 * (number % 30):02}.5000000,{50 + 7 * number},{1 + number}"
+    for number in range(60)
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(octavo, ["simulate", *map(str, arguments)])
+
+
+def test_figures_and_a_picture(trace: Path, tmp_path: Path) -> None:
+    result = run(trace, "--json", tmp_path / "out.json", "--plot", tmp_path / "out.svg", "--goodput", "ttft:500 itl:90")
+    assert result.exit_code == 0, result.output
+    assert "new tokens/s" in result.stdout
+    document = json.loads((tmp_path / "out.json").read_text())
+    (row,) = document["figures"]["simulate"]
+    assert row["num_completed"] == 60
+    assert row["output_tokens"] == sum(range(1, 61))
+    assert row["goodput_share"] == 1.0
+    assert row["num_rejected"] == 0
+    assert len(document["figures"]["series"]["filled"]) == len(document["figures"]["series"]["seconds"]) > 10
+    assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")
+
+
+def test_the_same_run_twice_says_the_same(trace: Path) -> None:
+    assert run(trace, "--num-blocks", 80).output == run(trace, "--num-blocks", 80).output
+
+
+def test_what_cannot_run_and_what_is_left_out_is_told(trace: Path) -> None:
+    with trace.open("a") as file:
+        file.write("nonsense\n")
+    result = run(trace)
+    assert result.exit_code == 1
+    assert "line 62 of" in result.stderr
+    result = run(trace, "--lenient", "--num-blocks", 20)
+    assert result.exit_code == 0, result.output
+    assert "left out: 1 lines of the trace: the number of fields" in result.stderr
+    assert "of 60 requests: can never run" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate", 2, "--speed", 2], "--speed and --rate say the same thing"),
+        (["--cost-model", "linear:"], "lacks parameters"),
+        (["--goodput", "ttfb:3"], "'ttfb' is none of ttft, itl, tpot, e2el"),
+        (["--max-num-seqs", 9000], "max_num_batched_tokens"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(arguments: list[object], message: str, trace: Path) -> None:
+    result = run(trace, *arguments)
+    assert result.exit_code in {1, 2}
+    assert message in result.stderr
