@@ -30,17 +30,20 @@ settings.register_profile(
 settings.load_profile("octavo")
 
 
-LONG_FILES = ("test_packaging.py", "real", "server", "cases", "loading")
+LONG_FILES = ("test_packaging.py", "clients", "real", "server", "cases", "loading")
 """Files and folders whose tests take longest, those first: what is left for the end is short, so that no process ends
 long after the others."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first, and each process (pytest-xdist) a file at a time, since a file's tests share what is
-    slow to make; of those on real models, one model at a time."""
+    slow to make; of those on real models, one model at a time. Those with other projects' clients
+    share an environment."""
     items.sort(key=_rank)
     for item in items:
         group = str(item.path)
+        if "clients" in item.path.parts:
+            group = "clients"
         if "real" in item.path.parts:
             group += next((model for model in ("smollm2", "gemma3") if model in item.name), "")
         item.add_marker(pytest.mark.xdist_group(group))

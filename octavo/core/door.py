@@ -1,6 +1,6 @@
 """What can run at all, however long it waits: looked at before a request is put in line."""
 
-from octavo.core.errors import InvalidRequestError
+from octavo.core.errors import InvalidRequestError, TooLongError
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.scheduler_types import SchedulerConfig
 
@@ -33,9 +33,11 @@ class Door:
         limit = self.max_tokens_per_sequence
         if num_prompt_tokens + max_tokens > limit:
             of_pool = limit < self._config.max_model_len
-            what = f"the KV pool{self._beside_pins} holds" if of_pool else "the model's context (max_model_len) is"
-            raise InvalidRequestError(
-                f"{what} {limit} tokens, but this request needs {num_prompt_tokens + max_tokens} "
+            pool = f"the KV pool{self._beside_pins} holds {limit} tokens"
+            # OpenAI's words, by which clients know such an error.
+            context = f"this model's maximum context length is {limit} tokens (max_model_len)"
+            raise TooLongError(
+                f"{pool if of_pool else context}, but this request needs {num_prompt_tokens + max_tokens} "
                 f"({num_prompt_tokens} in the prompt, {max_tokens} for the output); shorten either",
                 "max_tokens" if num_prompt_tokens < limit else "prompt",
             )

@@ -8,8 +8,10 @@ class OctavoError(Exception):
 class InvalidRequestError(OctavoError, ValueError):
     """A request that can never be served as it was sent (HTTP 400).
 
-    ``param`` is the name of the offending field as the client wrote it, if there is one.
+    ``param`` is the name of the offending field as the client wrote it, if there is one; ``code`` is for programs.
     """
+
+    code = "invalid_request"
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -17,8 +19,19 @@ class InvalidRequestError(OctavoError, ValueError):
         self.param = param
 
 
+class TooLongError(InvalidRequestError):
+    """Prompt and output do not fit together. Clients that have a model with a longer context at hand, or can shorten a
+    conversation, look for this code, which is OpenAI's."""
+
+    code = "context_length_exceeded"
+
+
 class RefusedByEngineError(InvalidRequestError):
     """The engine refused the request, and has counted it."""
+
+    def __init__(self, message: str, param: str | None = None, code: str = InvalidRequestError.code) -> None:
+        super().__init__(message, param)
+        self.code = code
 
 
 class ConfigurationError(OctavoError, ValueError):

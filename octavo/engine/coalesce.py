@@ -41,7 +41,8 @@ def merge_delta(pending: OutputDelta, news: OutputDelta) -> None:
     if news.pin_report is not None:
         pending.pin_report = news.pin_report
     if news.error is not None:
-        pending.error, pending.invalid_param, pending.timeout = news.error, news.invalid_param, news.timeout
+        pending.error, pending.timeout = news.error, news.timeout
+        pending.invalid_param, pending.invalid_code = news.invalid_param, news.invalid_code
     pending.num_cached_tokens = max(pending.num_cached_tokens, news.num_cached_tokens)
 
 

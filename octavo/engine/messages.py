@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from octavo.core.beam_search import BeamSearchParams
+from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
@@ -59,10 +60,11 @@ class OutputDelta:
 
     ``finish_reason`` is set exactly once, in a choice's last delta: "stop", "length", "abort" or "error" (then
     ``error`` says why, in one sentence; ``invalid_param`` is not None where the request was refused at the door,
-    ``""`` if no single field is to blame; ``timeout`` where its time was over). ``prompt_logprobs`` comes with the
-    first delta, one entry a prompt token, the first None. ``cumulative_logprob``: of a beam search's sequence.
-    ``pin_report``: once, of a request that has asked for pins. ``text`` never holds part of a character or
-    of an undecided stop string. ``embedding``: once, of a request that pools, fp64 [hidden_size], not normalised.
+    ``""`` if no single field is to blame, and ``invalid_code`` is its code; ``timeout`` where its time was over).
+    ``prompt_logprobs`` comes with the first delta, one entry a prompt token, the first None.
+    ``cumulative_logprob``: of a beam search's sequence. ``pin_report``: once, of a request that has asked for pins.
+    ``text`` never holds part of a character or of an undecided stop string.
+    ``embedding``: once, of a request that pools, fp64 [hidden_size], not normalised.
     """
 
     request_id: str
@@ -80,6 +82,7 @@ class OutputDelta:
     pin_report: PinReport | None = None
     timeout: Timeout | None = None
     embedding: list[float] | None = None
+    invalid_code: str = InvalidRequestError.code
 
 
 @dataclass(slots=True)

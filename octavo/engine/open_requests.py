@@ -88,6 +88,7 @@ class OpenRequests:
                 finish_reason=Status.FAILED.value,
                 error=error.message,
                 invalid_param=error.param or "",
+                invalid_code=error.code,
             )
         )
 
@@ -138,7 +139,8 @@ class OpenRequests:
         """Tell the client of a sequence that has failed why. ``error``: what its step raised, or one sentence."""
         self.endings.num_failed += 1
         if isinstance(error, InvalidRequestError):
-            self.close(sequence, error.message).invalid_param = error.param or ""
+            delta = self.close(sequence, error.message)
+            delta.invalid_param, delta.invalid_code = error.param or "", error.code
             return
         if isinstance(error, Exception):  # one that nobody has foreseen
             logger.error("request %s failed", sequence.request_id, exc_info=error)

@@ -222,7 +222,11 @@ class EngineProcessLoop:
             logger.warning("A request was dropped: %s", error)
             if command.request_id is not None:
                 refusal = OutputDelta(command.request_id, 0, finish_reason="error")
-                refusal.error, refusal.invalid_param = error.message, error.param or ""
+                refusal.error, refusal.invalid_param, refusal.invalid_code = (
+                    error.message,
+                    error.param or "",
+                    error.code,
+                )
                 self._outbox.put(EngineOutputs([refusal]))
             return
         self._engine.add_request(request)

@@ -63,7 +63,8 @@ class RequestStream:
         if delta.invalid_param is not None:
             if not self.started:  # refused as a whole
                 self._unfinished = 0
-            self.fail(RefusedByEngineError(delta.error or "The request cannot be served.", delta.invalid_param or None))
+            message = delta.error or "The request cannot be served."
+            self.fail(RefusedByEngineError(message, delta.invalid_param or None, delta.invalid_code))
             return
         if delta.finish_reason is not None:
             self._unfinished -= 1

@@ -90,7 +90,7 @@ def as_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, InvalidRequestError):
         param = _CLIENT_NAMES.get(error.param or "", error.param)
-        return ApiError(400, error.message, code="invalid_request", param=param)
+        return ApiError(400, error.message, code=error.code, param=param)
     if isinstance(error, EngineDeadError):
         return unavailable(str(error))
     logger.error("Unexpected error while serving a request.", exc_info=error)
@@ -169,7 +169,7 @@ def install_error_handlers(app: FastAPI) -> None:
         return response
 
     async def on_validation(request: Request, error: Exception) -> Response:
-        told = ApiError(400, f"Invalid request: {error}"[:500], code="invalid_request")
+        told = ApiError(400, f"Invalid request: {error}"[:500], code=InvalidRequestError.code)
         return error_response(told, request.url.path)
 
     async def on_gone(_request: Request, _error: Exception) -> Response:

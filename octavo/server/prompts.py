@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from octavo.core.errors import InvalidRequestError
+from octavo.core.errors import InvalidRequestError, TooLongError
 from octavo.core.token_ids import check_token_ids
 from octavo.server.state import ServerState
 
@@ -120,11 +120,7 @@ def _check_text_length(state: ServerState, text: str) -> None:
     limit = state.engine.limits.max_model_len
     num_bytes, fewest = _num_bytes(text), _fewest_in_text(state, text)
     if fewest >= limit:
-        raise InvalidRequestError(
-            f"The prompt of {num_bytes} bytes has at least {fewest} tokens; with one token to generate the limit is "
-            f"{limit} ({state.engine.limits.bound_by}).",
-            "prompt",
-        )
+        raise _too_long(state, f"the prompt of {num_bytes} bytes has at least {fewest}", "prompt")
 
 
 def _check_truncated(state: ServerState, text: str) -> None:
@@ -147,11 +143,17 @@ def check_length(state: ServerState, token_ids: Sequence[int], param: str) -> No
     if not token_ids:
         raise InvalidRequestError("The prompt is empty; at least one token is needed to start from.", param)
     if len(token_ids) >= limit:
-        raise InvalidRequestError(
-            f"The prompt has {len(token_ids)} tokens; with one token to generate the limit is {limit} "
-            f"({state.engine.limits.bound_by}).",
-            param,
-        )
+        raise _too_long(state, f"the prompt has {len(token_ids)}", param)
+
+
+def _too_long(state: ServerState, found: str, param: str) -> TooLongError:
+    """In words by which clients know such an error: Anthropic's, then OpenAI's."""
+    limits = state.engine.limits
+    return TooLongError(
+        f"The prompt is too long: this model's maximum context length is {limits.max_model_len} tokens "
+        f"({limits.bound_by}), one of them to generate, but {found}.",
+        param,
+    )
 
 
 async def encode_text(state: ServerState, text: str, add_special_tokens: bool) -> Prompt:

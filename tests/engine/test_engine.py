@@ -216,6 +216,7 @@ def test_the_door() -> None:
         end = bench.end(name)
         assert (end.finish_reason, end.invalid_param) == ("error", param), name
         assert number in (end.error or ""), name
+        assert end.invalid_code == ("context_length_exceeded" if name in ("long", "both") else "invalid_request"), name
     assert bench.tokens("good") == expected_output([7, 8], 3)
     assert sum(bench.engine.stats().rejected.values()) == len(refused)
 

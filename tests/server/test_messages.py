@@ -57,6 +57,7 @@ def test_outputs_cross_unchanged() -> None:
     entry = TokenLogprobs(5, -math.inf, 9, ((1, -0.5), (2, -math.inf)))
     report = PinReport([PinInfo("pin-0", 32, 2, 5.5, 80, "salt")], ["why not"])
     delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, -0.5, "why", "", report, "queue")
+    delta.invalid_code = "context_length_exceeded"
     times = RequestTimes("r", 0, 1.0, None, 2.0, 3.0, 4, 5, "stop")
     outputs = EngineOutputs([delta], EngineStats(num_running=1, rejected={"a": 1}), [times], [0.1], [0.2], 7)
     outputs.pin_lists = [PinList(1, report.pins, was_found=True)]

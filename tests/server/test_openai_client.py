@@ -167,7 +167,12 @@ def test_errors_are_the_clients_own(api: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as too_long:
         api.completions.create(model=MODEL, prompt="x", max_tokens=600)  # D2: the client's own number
     assert (too_long.value.param, too_long.value.type) == ("max_tokens", "invalid_request_error")
+    assert too_long.value.code == "context_length_exceeded"
     assert "600" in str(too_long.value)
+    for prompt in ("x" * 600, [65] * 512):
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 512 tokens") as too_long:
+            api.completions.create(model=MODEL, prompt=prompt)
+        assert (too_long.value.param, too_long.value.code) == ("prompt", "context_length_exceeded")
     with pytest.raises(openai.InternalServerError, match="told to fail"):
         api.completions.create(model=MODEL, prompt="!fault")
     with pytest.raises(openai.APIError, match="told to fail"):

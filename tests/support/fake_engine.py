@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from octavo.core.errors import ConfigurationError
+from octavo.core.errors import ConfigurationError, TooLongError
 from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
 from octavo.engine.deadlines import Deadlines, timeout_message
@@ -112,7 +112,14 @@ class FakeEngine:
             message = f"max_tokens is {wanted}; {room} fit."
             self._stats.rejected["too_long"] = self._stats.rejected.get("too_long", 0) + 1
             self._outputs.deltas.append(
-                OutputDelta(request.request_id, 0, finish_reason="error", error=message, invalid_param="max_tokens")
+                OutputDelta(
+                    request.request_id,
+                    0,
+                    finish_reason="error",
+                    error=message,
+                    invalid_param="max_tokens",
+                    invalid_code=TooLongError.code,
+                )
             )
             return
         self._stats.prompt_tokens += len(request.prompt_token_ids)
