@@ -58,6 +58,7 @@ class LazyGroup(click.Group):
 
 COMMANDS = {
     "serve": LazyCommand("octavo.cli.serve_command:serve", "Serve a model over HTTP with the OpenAI API."),
+    "run-batch": LazyCommand("octavo.cli.run_batch_command:run_batch", "Answer the requests in a file."),
     "generate": LazyCommand("octavo.cli.generate:generate", "Complete a prompt, streaming the text."),
     "chat": LazyCommand("octavo.cli.chat:chat", "Hold a conversation in the terminal."),
     "pull": LazyCommand("octavo.cli.pull:pull_command", "Fetch a built-in model into the cache folder."),

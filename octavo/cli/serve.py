@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from octavo.engine.process import LOG_FORMAT
 from octavo.engine.spawn import SpawnedProcess
-from octavo.server.run import Model
+from octavo.server.life import Model
 from octavo.server.run import run_server as run
 from octavo.server.settings import ServerSettings
 
@@ -21,10 +21,15 @@ def run_server(engine_args: "EngineArgs", settings: ServerSettings, spawned: Spa
         ConfigurationError, EngineDeadError, SystemExit: see octavo.server.run.run_server.
     """
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
-    run(settings, functools.partial(_find_model, engine_args), spawned)
+    run(settings, functools.partial(find_model, engine_args), spawned)
 
 
-def _find_model(engine_args: "EngineArgs") -> Model:
+def find_model(engine_args: "EngineArgs") -> Model:
+    """Where its files are, fetched if need be.
+
+    Raises:
+        ConfigurationError: there are none.
+    """
     from octavo.remote_engine import remote_engine
 
     return Model(*remote_engine(engine_args))

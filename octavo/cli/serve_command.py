@@ -2,17 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from octavo.cli.answer_options import answer_options
 from octavo.cli.hidden_arguments import hide_arguments
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
 from octavo.cli.units import TokenCount
-from octavo.core.step import Pooling
-from octavo.server.dialect import NO_PARSER, TOOL_PARSERS
-from octavo.server.reasoning import REASONING_PARSERS
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -75,7 +73,6 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
 @setting("--ssl-keyfile", type=click.Path(path_type=Path, dir_okay=False), help="Its key, if not in the same file.")
 @setting("--allow-pins", is_flag=True, help="Let all requests pin prefixes in the cache.")
 @setting("--open-metrics", is_flag=True, help="Serve /metrics without the key.")
-@setting("--served-model-name", help="Name of the model in the API.  [default: MODEL as given]")
 @setting(
     "--max-num-queued-reqs",
     type=click.IntRange(1),
@@ -103,28 +100,7 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     show_default=True,
     help="Seconds that running requests get after SIGTERM.",
 )
-@setting(
-    "--enable-auto-tool-choice/--no-enable-auto-tool-choice",
-    default=True,
-    help="Whether the model may decide by itself to call a tool.  [default: yes]",
-)
-@setting(
-    "--tool-call-parser",
-    type=click.Choice(sorted(TOOL_PARSERS)),
-    help="How the model writes tool calls.  [default: as its chat template shows, where that is plain]",
-)
-@setting(
-    "--reasoning-parser",
-    type=click.Choice([*sorted(REASONING_PARSERS), NO_PARSER]),
-    help="How the model marks its thinking, which is then told apart.  [default: as its chat template shows]",
-)
-@setting(
-    "--pooling",
-    type=click.Choice(get_args(Pooling)),
-    default="mean",
-    show_default=True,
-    help="Embeddings are made of the hidden states of all tokens, or of the last one.",
-)
+@answer_options
 @setting(
     "--restart-engine",
     type=click.IntRange(0),

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import logging
 import signal
@@ -10,34 +9,23 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
 
 from octavo.core.errors import ConfigurationError, EngineDeadError
 from octavo.engine.client import AsyncEngineClient
-from octavo.engine.process import EngineFactory
 from octavo.engine.spawn import SpawnedProcess
-from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
 from octavo.server.errors import unavailable
 from octavo.server.http import HttpServer, http_config, listen, loop_factory
+from octavo.server.life import Model, bring_up, in_daemon_thread, take_down
 from octavo.server.restarts import RestartBudget
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 DEATH_NOTICE_SECONDS = 1.0
 """How long a server whose engine died still answers (503), so that open streams get their error event."""
-
-
-class Model(NamedTuple):
-    """How to build the engine (in its own process, so this must pickle) and the tokenizer (here)."""
-
-    engine_factory: EngineFactory
-    load_tokenizer: Callable[[], Tokenizer]
 
 
 def run_server(
@@ -92,9 +80,7 @@ class ServerRun:
         finally:
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
-            await self._state.engine.child.end(self._hurried)
-            self._state.text_threads.shutdown(wait=False, cancel_futures=True)
-            self._state.constraints.close()
+            await take_down(self._state, self._hurried)
             logger.info("Octavo has stopped.")
         if len(self._signals) > 1:
             raise SystemExit(128 + self._signals[-1])
@@ -102,16 +88,9 @@ class ServerRun:
     async def _live(self, find_model: Callable[[], Model]) -> None:
         """Load, then wait for the engine's death; raises what ends the server."""
         state = self._state
-        model = await _in_daemon_thread(find_model)
-        _, (tokenizer, longest) = await asyncio.gather(
-            state.engine.start(model.engine_factory),
-            _in_daemon_thread(lambda: _load_tokenizer(model.load_tokenizer)),
-        )
-        if state.phase is Phase.LOADING:
-            state.become_ready(tokenizer, longest)
-            gc.collect()
-            gc.freeze()  # modules, the tokenizer and the app stay: no request waits for them to be looked through
-            self._announce(tokenizer.has_chat_template)
+        model = await bring_up(state, find_model)
+        if state.phase is Phase.READY:
+            self._announce(state.tokenizer.has_chat_template)
         while True:
             await state.engine.child.dead.wait()
             ending = f"The engine process ended with code {state.engine.child.exit_code}"
@@ -184,7 +163,7 @@ class ServerRun:
     async def _reload(self) -> None:
         while self._reload_asked:
             self._reload_asked = False
-            await _in_daemon_thread(self._read_again)
+            await in_daemon_thread(self._read_again)
 
     def _read_again(self) -> None:
         """Keys and certificate; what cannot be used stays as it was."""
@@ -223,35 +202,3 @@ class ServerRun:
             logger.warning("Requests cut off: %d.", engine.num_open)
         engine.fail_open(unavailable("The server has shut down before this request was finished."))
         self._http.should_exit = True
-
-
-def _load_tokenizer(load: Callable[[], Tokenizer]) -> tuple[Tokenizer, int]:
-    """The tokenizer and the bytes of its longest token, which bounds how short a text can become."""
-    tokenizer = load()
-    return tokenizer, max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
-
-
-def _in_daemon_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
-    """Like asyncio.to_thread, in a thread that does not keep the process from ending in the middle of a download."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(value: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)  # type: ignore[arg-type]
-
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = work()
-        except BaseException as raised:  # noqa: BLE001  (raised by who waits)
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
-            loop.call_soon_threadsafe(settle, value, error)
-
-    threading.Thread(target=run, daemon=True, name="loading").start()
-    return future

@@ -16,7 +16,8 @@ from tests.support.fake_engine import MODEL, FakeEngineOptions, fake_engine
 
 def main() -> None:
     from octavo.engine.process import LOG_FORMAT
-    from octavo.server.run import Model, run_server
+    from octavo.server.life import Model
+    from octavo.server.run import run_server
     from octavo.server.settings import ServerSettings
 
     options = json.loads(sys.argv[1])

@@ -28,7 +28,8 @@ def main() -> None:
 
 def _run_server(options: dict[str, Any]) -> None:
     from octavo.bench.front.text import byte_tokenizer
-    from octavo.server.run import Model, run_server
+    from octavo.server.life import Model
+    from octavo.server.run import run_server
     from octavo.server.settings import ServerSettings
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
