@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.core.errors import InvalidRequestError, shown
-from octavo.core.structured import Constraint, StructuredLimits, StructuredOutputsParams, as_constraint
+from octavo.core.structured import Constraint, StructuredLimits, StructuredOutputsParams, Thinking, as_constraint
 from octavo.core.token_ids import check_token_ids
 
 SEED_LIMIT = 2**63
@@ -50,8 +50,8 @@ class SamplingParams:
 
     ``temperature`` 0 is greedy. ``top_k`` 0 or -1 means all tokens. ``max_tokens`` None means the room left.
     ``shown_token_ids``: control tokens that are part of the text in spite of ``skip_special_tokens``.
-    ``seed`` None draws a fresh seed. ``structured_outputs``: what the text must be; see ``constraint``. Ranges
-    are checked on creation.
+    ``seed`` None draws a fresh seed. ``structured_outputs``: what the text must be; see ``constraint``; ``thinking``:
+    what may come before that. Ranges are checked on creation.
 
     Raises:
         InvalidRequestError: a value is outside its documented range; ``param`` names the field.
@@ -79,6 +79,7 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     structured_outputs: Constraint | StructuredOutputsParams | Mapping[str, Any] | None = None
+    thinking: Thinking | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | tuple[int, ...] | None = None
     bad_words: list[str] | tuple[str, ...] | None = None

@@ -37,6 +37,16 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """What may stand before a constrained text, and is not constrained: thinking between two marks. ``is_open``: the
+    text begins inside it; otherwise it has some if it begins with the opening mark."""
+
+    open: str
+    close: str
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StructuredOutputsParams:
     """A constraint as vLLM has it: exactly one of these. ``json``: a schema, as text or as what it stands for;
     ``choice``: a list of texts; ``json_object`` true: any JSON object."""

@@ -14,7 +14,7 @@ from octavo.core.pin_types import PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingLimits, SamplingParams
 from octavo.core.step import Pooling
-from octavo.core.structured import Constraint
+from octavo.core.structured import Constraint, Thinking
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineOutputs, EngineRequest
 
@@ -126,9 +126,10 @@ class _PlainRequest(msgspec.Struct, forbid_unknown_fields=True):
 def _with_constraint(params: dict[str, Any]) -> dict[str, Any]:
     """A constraint that was looked at is not looked at again: this is read between two steps."""
     asked = params.get("structured_outputs")
+    read: dict[str, Any] = {"thinking": msgspec.convert(params.get("thinking"), Thinking | None)}
     if not isinstance(asked, dict) or asked.get("nesting") is None:
-        return params
-    return params | {"structured_outputs": msgspec.convert(asked, Constraint)}
+        return params | read
+    return params | read | {"structured_outputs": msgspec.convert(asked, Constraint)}
 
 
 def read_request(command: Add) -> EngineRequest:

@@ -8,6 +8,7 @@ from octavo.core.step import NewRow
 from octavo.core.structured import Constraint
 from octavo.runner.row_grammar import RowGrammar
 from octavo.runner.step_inputs import StepInputs
+from octavo.runner.thinking_grammar import Grammar, ThinkingGrammar
 from octavo.structured.compiler import CompiledGrammar
 
 GrammarSource = Callable[[Constraint], CompiledGrammar]
@@ -28,12 +29,16 @@ class GrammarMasks:
         self._thread: ThreadPoolExecutor | None = None
         self._filling: Future[None] | None = None
 
-    def new_row(self, row: NewRow) -> RowGrammar | None:
+    def new_row(self, row: NewRow) -> Grammar | None:
         """The state of a row that has a constraint."""
         constraint = row.params.constraint
         if constraint is None:
             return None
-        return RowGrammar(self._source(constraint), row.stop_token_ids, row.token_ids[row.num_prompt_tokens :])
+        compiled, output_ids = self._source(constraint), row.token_ids[row.num_prompt_tokens :]
+        if row.params.thinking is None:
+            return RowGrammar(compiled, row.stop_token_ids, output_ids)
+        answer = RowGrammar(compiled, row.stop_token_ids)
+        return ThinkingGrammar(answer, row.params.thinking, compiled.vocabulary, output_ids)
 
     def begin(self, inputs: StepInputs) -> None:
         self.wait()  # for that of a step that failed
@@ -58,7 +63,7 @@ class GrammarMasks:
             self._thread.shutdown()
 
 
-def _fill(work: Sequence[tuple[RowGrammar, Sequence[int]]]) -> None:
+def _fill(work: Sequence[tuple[Grammar, Sequence[int]]]) -> None:
     for grammar, drafts in work:
         try:
             grammar.fill(drafts)

@@ -11,7 +11,7 @@ from octavo.core.step import NewRow
 from octavo.kernels.sampling import REQUEST
 from octavo.runner.drawing import inverse_temperature
 from octavo.runner.ranking import Row, TokenIds
-from octavo.runner.row_grammar import RowGrammar
+from octavo.runner.thinking_grammar import Grammar
 
 _NO_IDS: TokenIds = np.empty(0, dtype=np.int64)
 _LARGEST = float(np.finfo(np.float32).max)
@@ -123,7 +123,7 @@ class RowSampling:
         row: NewRow,
         vocab_size: int,
         bad_word_ids: Sequence[tuple[int, ...]] = (),
-        grammar: RowGrammar | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         params = row.params
         self.grammar = grammar

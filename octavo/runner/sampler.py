@@ -24,9 +24,9 @@ from octavo.runner.drawing import draw, token_weights
 from octavo.runner.logprobs import listed_logprobs, token_logprobs
 from octavo.runner.randomness import uniform
 from octavo.runner.ranking import Row
-from octavo.runner.row_grammar import RowGrammar
 from octavo.runner.row_sampling import RowSampling
 from octavo.runner.sample_requests import SampleRequests
+from octavo.runner.thinking_grammar import Grammar
 
 
 class Samples(NamedTuple):
@@ -50,7 +50,7 @@ class Sampler:
         self._best_rows: list[RowSampling] | None = None
 
     def new_row(
-        self, row: NewRow, bad_word_ids: Sequence[tuple[int, ...]] = (), grammar: RowGrammar | None = None
+        self, row: NewRow, bad_word_ids: Sequence[tuple[int, ...]] = (), grammar: Grammar | None = None
     ) -> RowSampling:
         """Sampling state of a sequence; ``bad_word_ids`` are the token sequences of ``row.params.bad_words``, and
         ``grammar`` the state of ``row.params.constraint``."""

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.structured import Constraint, StructuredLimits, as_constraint
+from octavo.core.structured import Constraint, StructuredLimits, Thinking, as_constraint
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.server.answers import answered
 from octavo.server.auth import Role, allowance_of, role_of, tenant_of, trace_id_of
@@ -110,6 +110,9 @@ async def opened_chat(
     with state.queue.enter(share, "messages", timing.patience) as place:
         prompt = await _prompt(state, fields, messages, options)
         place.settle(params.n, [len(prompt.token_ids)])
+        reply_format = await _reply_format(state, fields, tools, messages, prompt, params.constraint is not None)
+        if params.constraint is not None:
+            params = replace(params, thinking=_thinking(reply_format))
         generation = Generation(
             f"{id_prefix}-{uuid.uuid4().hex}",
             trace_id_of(request),
@@ -128,9 +131,6 @@ async def opened_chat(
             allowance=allowance_of(request),
             param="messages",
         )
-        reply_format = ReplyFormat()
-        if params.constraint is None or tools.is_forced:  # else the text is what was asked for, whatever it looks like
-            reply_format = await _reply_format(state, fields, tools, messages, prompt)
         yield Chat(generation, reply_format, messages)
 
 
@@ -143,17 +143,28 @@ async def _prompt(state: ServerState, fields: ChatRequest, messages: Messages, o
 
 
 async def _reply_format(
-    state: ServerState, fields: ChatRequest, tools: ToolUse, messages: Messages, prompt: Prompt
+    state: ServerState, fields: ChatRequest, tools: ToolUse, messages: Messages, prompt: Prompt, has_form: bool
 ) -> ReplyFormat:
-    """What the answer is to be read for."""
-    dialect = state.dialect
-    tool_format = _tool_format(state, fields, tools)
-    if dialect.reasoning is None or tools.is_forced:
+    """What the answer is to be read for. ``has_form``: a text that has to be of a form is what was asked for, whatever
+    it looks like; before it there may be thinking, as far as that is not over."""
+    marks = state.dialect.reasoning
+    tool_format = _tool_format(state, fields, tools) if tools.is_forced or not has_form else None
+    if marks is None:
         return ReplyFormat(tool_format)
     if fields.continue_final_message:
-        return ReplyFormat(tool_format, dialect.reasoning, dialect.reasoning.open_within(message_text(messages[-1])))
-    end = await in_text_thread(state, lambda: state.tokenizer.decode(prompt.token_ids[-NUM_END_TOKENS:], False))
-    return ReplyFormat(tool_format, dialect.reasoning, dialect.reasoning.open_after(end))
+        begun = message_text(messages[-1])
+        is_open = marks.open_within(begun)
+        is_over = bool(begun.strip()) and not is_open
+    else:
+        end = await in_text_thread(state, lambda: state.tokenizer.decode(prompt.token_ids[-NUM_END_TOKENS:], False))
+        is_open, is_over = marks.open_after(end), marks.closed_after(end)
+    return ReplyFormat(tool_format, None if has_form and is_over else marks, is_open)
+
+
+def _thinking(reply_format: ReplyFormat) -> Thinking | None:
+    """What may come before the form of an answer."""
+    marks = reply_format.reasoning
+    return None if marks is None else Thinking(marks.open, marks.close, reply_format.reasoning_is_open)
 
 
 def _tool_format(state: ServerState, fields: ChatRequest, tools: ToolUse) -> ToolFormat | None:

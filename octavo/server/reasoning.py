@@ -21,6 +21,10 @@ class ReasoningMarks:
         end = prompt_end.rstrip()
         return end.endswith(self.open) or (self.is_always_open and not end.endswith(self.close))
 
+    def closed_after(self, prompt_end: str) -> bool:
+        """Has the prompt ended the thinking already, as templates do where it is switched off?"""
+        return prompt_end.rstrip().endswith(self.close)
+
     def open_within(self, begun: str) -> bool:
         """Does an answer of which this much is there already go on inside the thinking?"""
         opened, closed = begun.rfind(self.open), begun.rfind(self.close)

@@ -1,10 +1,13 @@
 """A vocabulary as the library needs it, and which of its tokens are text."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from octavo.structured.thinking_marks import ThinkingMarks
 
 Bits = NDArray[np.uint32]
 """One bit an id, in order, from the lowest bit of each word: 1 is a token that may come."""
@@ -44,7 +47,7 @@ class Vocabulary:
     text: they are part of no answer. Takes about a second for the largest; is not changed after that.
 
     ``num_words``: of the bits of all ids, as the library writes them. ``texts``: of each id, empty where it has none;
-    ``num_token_bytes``: of the longest.
+    ``num_token_bytes``: of the longest; ``special_texts``: how special tokens are spelled.
     """
 
     def __init__(self, tokenizer: TokenTexts, width: int, end_ids: frozenset[int]) -> None:
@@ -52,6 +55,8 @@ class Vocabulary:
 
         self.end_ids = frozenset(token_id for token_id in end_ids if token_id < width)
         self.special_ids = frozenset(i for i in tokenizer.special_token_ids | end_ids if i < width)
+        self.marks: dict[tuple[str, str], ThinkingMarks] = {}
+        self.special_texts = {i: tokenizer.token_bytes(i) for i in self.special_ids if i < tokenizer.vocab_size}
         num_ids = min(tokenizer.vocab_size, width)
         texts = [b"" if i in self.special_ids else tokenizer.token_bytes(i) for i in range(num_ids)]
         texts += [b""] * (width - num_ids)
@@ -61,6 +66,12 @@ class Vocabulary:
         self.tokenizer = LLTokenizer(wrapper)
         self.num_words = -(-(width + 1) // 32)
         self.text_bits = self._bits(token_id for token_id, text in enumerate(texts) if text)
+
+    def ids_of(self, text: str) -> frozenset[int]:
+        """The tokens that are spelled so, special ones among them."""
+        wanted = text.encode()
+        found = {token_id for token_id, each in self.special_texts.items() if each == wanted}
+        return frozenset(found.union(token_id for token_id, each in enumerate(self.texts) if each == wanted))
 
     def _bits(self, token_ids: Any) -> Bits:
         bits = np.zeros(32 * self.num_words, dtype=np.uint8)

@@ -95,6 +95,41 @@ def test_a_template_that_opens_the_thinking(tmp_path: Path) -> None:
         assert (thought.reasoning_content, thought.content) == ("Hm, 2.", "Two.")
 
 
+FORM: Any = {"choice": ["yes!"]}
+
+
+def whole_and_streamed(client: openai.OpenAI, **more: Any) -> Any:
+    """The message, the same both ways."""
+    body = {"add_generation_prompt": False, "chat_template_kwargs": {"open": True}, "temperature": 0.0} | more
+    asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "extra_body": body}
+    message: Any = client.chat.completions.create(**asked).choices[0].message
+    thought = content = arguments = ""
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        delta: Any = chunk.choices[0].delta
+        thought += getattr(delta, "reasoning_content", None) or ""
+        content += delta.content or ""
+        arguments += "".join(call.function.arguments for call in delta.tool_calls or [])
+    assert (thought, content) == (message.reasoning_content, message.content or "")
+    assert arguments == "".join(call.function.arguments for call in message.tool_calls or [])
+    return message
+
+
+def test_a_form_begins_after_the_thinking_and_so_does_a_call_that_has_to_be_made(tmp_path: Path) -> None:
+    """Inside it anything may be written; after it nothing but the form, whatever the model would rather say. Where the
+    template has ended it, the form begins at once."""
+    template = TEMPLATE + "{% if open %}<think>\n{% elif open is defined %}<think></think>{% endif %}{# </think> #}"
+    pieces = ['Is it {"a": 5}', "? ", "</think>", "So: ", "no"]
+    script = script_model(tmp_path, pieces, options=TokenizerOptions(chat_template=template))
+    with serving(script.path) as client:
+        message = whole_and_streamed(client, structured_outputs=FORM)
+        assert (message.reasoning_content, message.content) == ('Is it {"a": 5}? ', "yes!")
+        message = whole_and_streamed(client, tools=[TOOL], tool_choice="required", max_tokens=40)
+        assert message.reasoning_content == 'Is it {"a": 5}? '
+        closed = chat(client, structured_outputs=FORM, chat_template_kwargs={"open": False}).message
+        assert not hasattr(closed, "reasoning_content")
+        assert closed.content == "yes!"
+
+
 FORECAST: Any = {
     "type": "function",
     "function": {

@@ -1,6 +1,7 @@
 """Structured output on RAND: it always parses, B41, B52, and every mechanism on against off, bit for bit."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.structured import Thinking
 from octavo.engine.messages import EngineStats, OutputDelta
 from tests.support.driving import Answer, Driver, Job, all_bits, at_steps, run_apart
 from tests.support.models import RAND_VOCAB, rand_model
@@ -55,6 +57,22 @@ def mixed_jobs() -> list[Job]:
             max_tokens=30 + index, logprobs=2, structured_outputs=KINDS[index % len(KINDS)], **draws[index % len(draws)]
         )
         jobs.append(Job(random_ids(3 + 4 * index, RAND_VOCAB - 8, seed=index), params))
+    return jobs + thinking_jobs()
+
+
+def thinking_jobs() -> list[Job]:
+    """Eight more, whose answers may or do begin with thinking, which ends soon: at an "e"."""
+    draws: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 1.0, "seed": 8, "n": 3}]
+    jobs = []
+    for index in range(8):
+        params = SamplingParams(
+            max_tokens=60,
+            structured_outputs={"json": ROWS} if index < 4 else {"regex": "(xy|z){2,9}"},
+            thinking=Thinking("a", "e", is_open=index % 4 < 2),
+            logit_bias={ord("a"): 2.0, ord("e"): 1.0},
+            **draws[index % 2],
+        )
+        jobs.append(Job(random_ids(20 + index, RAND_VOCAB - 8, seed=90 + index), params))
     return jobs
 
 
@@ -76,7 +94,7 @@ def test_all_of_it_parses_unless_it_was_cut(alone: list[list[Answer]]) -> None:
     for job, answers in zip(JOBS, alone, strict=True):
         asked = job.params.constraint
         for answer in answers:
-            if asked is None or answer.finish_reason == "length":
+            if asked is None or answer.finish_reason == "length" or job.params.thinking is not None:
                 continue
             assert answer.finish_reason == "stop"
             num_checked += 1
@@ -86,6 +104,22 @@ def test_all_of_it_parses_unless_it_was_cut(alone: list[list[Answer]]) -> None:
                 assert answer.text in json.loads(asked.text)
             assert "\N{REPLACEMENT CHARACTER}" not in answer.text
     assert num_checked >= 15
+
+
+def test_after_the_thinking_comes_the_form(alone: list[list[Answer]]) -> None:
+    num_thought = num_answers = 0
+    for job, answers in zip(JOBS, alone, strict=True):
+        thinking, asked = job.params.thinking, job.params.constraint
+        for answer in answers if thinking is not None and asked is not None else ():
+            assert thinking is not None
+            thinks = thinking.is_open or answer.text.startswith("a")
+            thought, mark, text = answer.text.partition("e") if thinks else ("", "", answer.text)
+            num_thought += bool(thought and mark)
+            if answer.finish_reason == "stop":
+                num_answers += 1
+                assert isinstance(json.loads(text), list) if text.startswith("[") else re.fullmatch("(xy|z){2,9}", text)
+    assert num_thought > 3
+    assert num_answers > 3
 
 
 def test_logprobs_stay_those_of_the_model(alone: list[list[Answer]]) -> None:

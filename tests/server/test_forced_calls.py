@@ -115,8 +115,8 @@ def test_parameters_that_are_no_object() -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    """It would think from the first token on, and read JSON as calls."""
-    parsers = {"reasoning_parser": "deepseek_r1", "tool_call_parser": "json"}
+    """It may think first, and would read any JSON as calls."""
+    parsers = {"reasoning_parser": "qwen3", "tool_call_parser": "json"}
     with running_server({"max_model_len": 4096}, **parsers) as running:
         yield running.wait_ready()
 
@@ -138,6 +138,8 @@ def test_how_it_is_read(api: openai.OpenAI, cut: str | int) -> None:
     assert said.calls == [(call["name"], json.dumps(call["arguments"])) for call in calls]
     assert said.reason == "tool_calls"
     assert stream(api, json.dumps(calls), cut, tool_choice="required") == said
+    thought = f"<think>[{{}}]</think>{json.dumps(calls)}"
+    assert ask(api, thought, cut, tool_choice="required") == stream(api, thought, cut, tool_choice="required") == said
     said = ask(api, ' {"a": 1}\n', cut, tool_choice=ADD)
     assert (said.content, said.calls, said.reason) == (None, [("add", '{"a": 1}')], "tool_calls")
     assert stream(api, ' {"a": 1}\n', cut, tool_choice=ADD) == said
