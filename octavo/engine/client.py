@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from octavo.core.errors import EngineDeadError
@@ -64,14 +65,23 @@ class AsyncEngineClient:
             InvalidRequestError: the engine refused it at the door.
             EngineDeadError: the engine process is gone.
         """
+        with self.opened(request, on_start) as stream:
+            while deltas := await stream.take():
+                for delta in deltas:
+                    yield delta
+
+    @contextmanager
+    def opened(
+        self, request: EngineRequest, on_start: Callable[[], None] | None = None
+    ) -> Generator[RequestStream, None, None]:
+        """The same, for who takes them by himself: what is still computed at the end of the ``with`` is aborted."""
         self._require_alive()
         stream = RequestStream(request, on_start)
         self._streams[request.request_id] = stream
         self.idle.clear()
         try:
             self.child.send(Add(request))
-            async for delta in stream.deltas():
-                yield delta
+            yield stream
         finally:
             del self._streams[request.request_id]
             if not self._streams:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+import msgspec
+
 from octavo.core.beam_search import BeamSearchParams
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo, PinRefusal, PinReport, PinWish
@@ -54,10 +56,10 @@ class EngineRequest:
         return self.params.n if self.beam_search is None else self.beam_search.beam_width
 
 
-@dataclass(slots=True)
-class OutputDelta:
+class OutputDelta(msgspec.Struct, omit_defaults=True):
     """News of one choice of one request: new text and tokens since the last delta.
 
+    There is one a token, and on the wire nearly all of its fields would say that there is nothing: these are left out.
     ``finish_reason`` is set exactly once, in a choice's last delta: "stop", "length", "abort" or "error" (then
     ``error`` says why, in one sentence; ``invalid_param`` is not None where the request was refused at the door,
     ``""`` if no single field is to blame, and ``invalid_code`` is its code; ``timeout`` where its time was over).
@@ -70,7 +72,7 @@ class OutputDelta:
     request_id: str
     index: int
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = msgspec.field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     finish_reason: str | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Collection
 
 from octavo.core.errors import RefusedByEngineError
 from octavo.engine.coalesce import merge_delta
@@ -24,7 +24,7 @@ class RequestStream:
         self._unfinished = request.num_choices
         self._pending: dict[int, OutputDelta] = {}
         self._error: Exception | None = None
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watch_time()
 
@@ -76,20 +76,29 @@ class RequestStream:
             self._pending[delta.index] = delta
         else:
             merge_delta(pending, delta)
-        self._wake.set()
+        self._wake()
 
     def fail(self, error: Exception) -> None:
         self._error = error
-        self._wake.set()
+        self._wake()
 
-    async def deltas(self) -> AsyncGenerator[OutputDelta, None]:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            pending, self._pending = self._pending, {}
-            for delta in pending.values():
-                yield delta
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def take(self) -> Collection[OutputDelta]:
+        """What has come since it was last asked for, at least one delta; none once the request has ended. One reader
+        at a time.
+
+        Raises:
+            Exception: what it failed with, when all that came before has been taken.
+        """
+        while not self._pending:
             if self._error is not None:
                 raise self._error
-            if self._unfinished <= 0 and not self._pending:
-                return
+            if self._unfinished <= 0:
+                return ()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        pending, self._pending = self._pending, {}
+        return pending.values()

@@ -11,17 +11,22 @@ from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from octavo.server.errors import ApiError, ClientGoneError, as_api_error, error_body
+from octavo.server.protocol import ChunkWriter, chunk_writer
 
 T = TypeVar("T")
 
 Event = dict[str, Any]
 
+AnyEvent = Event | msgspec.Raw
+"""Raw: it is encoded already."""
 
-def _unnamed(event: Event) -> bytes:
-    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+def _unnamed(event: AnyEvent) -> bytes:
+    return b"data: " + (bytes(event) if isinstance(event, msgspec.Raw) else msgspec.json.encode(event)) + b"\n\n"
 
 
-def _named(event: Event) -> bytes:
+def _named(event: AnyEvent) -> bytes:
+    assert isinstance(event, dict), "its name is one of its fields"
     return b"event: %s\n" % str(event["type"]).encode() + _unnamed(event)
 
 
@@ -30,7 +35,7 @@ class StreamStyle:
     """How an endpoint writes its events. ``end``: follows the last one; ``error``: the event of a failure, after which
     nothing follows."""
 
-    encode: Callable[[Event], bytes]
+    encode: Callable[[AnyEvent], bytes]
     error: Callable[[ApiError], Event]
     end: bytes = b""
 
@@ -51,7 +56,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 class Answer(Protocol):
     """What an endpoint answers with, in events or whole."""
 
-    def events(self) -> AsyncGenerator[Event, None]: ...
+    def events(self) -> AsyncGenerator[AnyEvent, None]: ...
 
     async def whole(self) -> Response: ...
 
@@ -96,7 +101,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def event_stream(
-    request: Request, events: AsyncGenerator[Event, None], style: StreamStyle = PLAIN_EVENTS
+    request: Request, events: AsyncGenerator[AnyEvent, None], style: StreamStyle = PLAIN_EVENTS
 ) -> Response:
     """Server-sent events. What fails before the first event is an ordinary error answer with its status."""
     try:
@@ -107,7 +112,7 @@ async def event_stream(
     return EventStreamResponse(first, events, style)
 
 
-async def _next(events: AsyncGenerator[Event, None]) -> Event:
+async def _next(events: AsyncGenerator[AnyEvent, None]) -> AnyEvent:
     return await anext(events)
 
 
@@ -116,7 +121,7 @@ class EventStreamResponse(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: Event, events: AsyncGenerator[Event, None], style: StreamStyle) -> None:
+    def __init__(self, first: AnyEvent, events: AsyncGenerator[AnyEvent, None], style: StreamStyle) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
@@ -126,15 +131,17 @@ class EventStreamResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events):
             with suppress(ClientGoneError, OSError):  # OSError: the client left while being written to
-                await unless_gone(receive, self._send_all(send))
+                await unless_gone(receive, self._send_all(send, chunk_writer(scope)))
 
-    async def _send_all(self, send: Send) -> None:
-        style = self._style
+    async def _send_all(self, send: Send, writer: ChunkWriter | None) -> None:
+        style, encode = self._style, self._style.encode
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await _send_piece(send, style.encode(self._first))
+        await _send_piece(send, encode(self._first))
         try:
             async for event in self._events:
-                await _send_piece(send, style.encode(event))
+                data = encode(event)
+                if writer is None or not writer.write(data):
+                    await _send_piece(send, data)
             if style.end:
                 await _send_piece(send, style.end)
         except OSError:

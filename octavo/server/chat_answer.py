@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from fastapi import Response
 
 from octavo.engine.messages import OutputDelta
-from octavo.server.answers import Event, json_response
+from octavo.server.answers import AnyEvent, json_response
+from octavo.server.envelope import Envelope
 from octavo.server.generation import Generation, collect, run
 from octavo.server.logprobs import TokenWriter, chat_logprobs, prompt_logprobs
 from octavo.server.prompts import in_text_thread
@@ -78,9 +79,10 @@ class ChatAnswer:
             built["token_ids"] = choice.token_ids
         return built
 
-    async def events(self) -> AsyncGenerator[Event, None]:
+    async def events(self) -> AsyncGenerator[AnyEvent, None]:
         replies: dict[int, Reply] = {}
         usage = {"usage": None} if self._fields.wants_usage_chunk else {}
+        envelope = Envelope(self._head("chat.completion.chunk"), usage)
         async with aclosing(run(self._state, self._generation)) as items:
             async for index, delta in items:
                 if index not in replies:
@@ -88,7 +90,7 @@ class ChatAnswer:
                     replies[index] = Reply(self._reply_format)
                 chunk = self._chunk(index, delta, replies[index])
                 if chunk["delta"] or self._is_said_anyway(delta):
-                    yield self._body("chat.completion.chunk", [chunk]) | usage
+                    yield envelope.chunk(chunk)
         if self._fields.wants_usage_chunk:
             yield self._body("chat.completion.chunk", []) | {"usage": self._generation.usage()}
 
@@ -126,11 +128,13 @@ class ChatAnswer:
             chunk["token_ids"] = delta.token_ids
         return chunk
 
-    def _body(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _head(self, kind: str) -> dict[str, Any]:
         return {
             "id": self._id,
             "object": kind,
             "created": self._created,
             "model": self._fields.model or self._state.settings.served_model_name,
-            "choices": choices,
         }
+
+    def _body(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._head(kind) | {"choices": choices}

@@ -12,11 +12,12 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
-from octavo.server.answers import Event, answered, json_response
+from octavo.server.answers import AnyEvent, answered, json_response
 from octavo.server.auth import allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
+from octavo.server.envelope import Envelope
 from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
@@ -142,16 +143,16 @@ class CompletionAnswer:
 
         return await in_text_thread(self._state, build)
 
-    async def events(self) -> AsyncGenerator[Event, None]:
+    async def events(self) -> AsyncGenerator[AnyEvent, None]:
         logprobs: dict[int, CompletionLogprobs] = {}
-        usage = {"usage": None} if self._fields.wants_usage_chunk else {}
+        envelope = Envelope(self._head, {"usage": None} if self._fields.wants_usage_chunk else {})
         async with aclosing(run(self._state, self._generation)) as items:
             async for index, delta in items:
                 is_first = index not in logprobs
                 if is_first:
                     logprobs[index] = self._logprobs()
                 if is_first or self._says_something(delta):
-                    yield self._body([self._chunk(index, delta, logprobs[index], is_first)]) | usage
+                    yield envelope.chunk(self._chunk(index, delta, logprobs[index], is_first))
         if self._fields.wants_usage_chunk:
             yield self._body([]) | {"usage": self._generation.usage()}
 
@@ -166,14 +167,17 @@ class CompletionAnswer:
     def _prompt(self, index: int) -> Prompt:
         return self._generation.prompts[index // self._generation.params.n]
 
-    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    @property
+    def _head(self) -> dict[str, Any]:
         return {
             "id": self._id,
             "object": "text_completion",
             "created": self._created,
             "model": self._fields.model or self._state.settings.served_model_name,
-            "choices": choices,
         }
+
+    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._head | {"choices": choices}
 
     def _choice(self, index: int, choice: OutputDelta) -> dict[str, Any]:
         built = self._chunk(index, choice, self._logprobs(), is_first=True)

@@ -83,22 +83,19 @@ class Generation:
         }
 
 
-async def run(state: ServerState, generation: Generation) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+Items = AsyncGenerator[tuple[int, OutputDelta], None]
+
+
+def run(state: ServerState, generation: Generation) -> Items:
     """(choice index, delta) until every choice of every prompt has ended. Closing the iterator aborts them all.
 
     Raises:
         ApiError: the engine failed on one of them, or the server is shutting down.
         InvalidRequestError, EngineDeadError: see AsyncEngineClient.generate.
     """
-    try:
-        state.require_ready()
-        _take_prompts(state, generation)
-        streams = [_run_one(state, generation, index) for index in range(len(generation.prompts))]
-        async with aclosing(streams[0] if len(streams) == 1 else _merge(streams)) as items:
-            async for item in items:
-                yield item
-    finally:
-        generation.place.leave()
+    state.require_ready()
+    _take_prompts(state, generation)
+    return _run_one(state, generation, 0) if len(generation.prompts) == 1 else _merge(state, generation)
 
 
 def _take_prompts(state: ServerState, generation: Generation) -> None:
@@ -116,10 +113,43 @@ def _take_prompts(state: ServerState, generation: Generation) -> None:
         raise
 
 
-async def _run_one(
-    state: ServerState, generation: Generation, prompt_index: int
-) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-    request = EngineRequest(
+async def _run_one(state: ServerState, generation: Generation, prompt_index: int) -> Items:
+    """This is on the way of every token, so there is one generator, and no more."""
+    request = _engine_request(generation, prompt_index)
+    state.request_log.note_engine_id(request.request_id, generation.answer_id, generation.trace_id)
+    if state.settings.enable_log_requests:
+        num_tokens = len(request.prompt_token_ids)
+        logger.info("Request %s: %d prompt tokens, n %d", request.request_id, num_tokens, generation.params.n)
+    first_choice = prompt_index * generation.params.n
+    on_start = partial(generation.place.start, prompt_index)
+    try:
+        with state.engine.opened(request, on_start) as stream:
+            while deltas := await stream.take():
+                for delta in deltas:
+                    if delta.finish_reason is not None:
+                        _check_ending(state, generation, request, delta)
+                    generation.count(prompt_index, delta)
+                    yield first_choice + delta.index, delta
+    finally:
+        generation.place.end(prompt_index)
+
+
+def _check_ending(state: ServerState, generation: Generation, request: EngineRequest, delta: OutputDelta) -> None:
+    """
+    Raises:
+        ApiError: it is not what the client has asked for.
+    """
+    if delta.timeout is not None:
+        share = Share(generation.params.n, len(request.prompt_token_ids))
+        raise timed_out(delta.timeout, delta.error, state.queue.retry_after(share))
+    if delta.finish_reason == "error":
+        raise engine_fault(delta.error)
+    if delta.finish_reason == "abort" and state.phase is not Phase.READY:
+        raise unavailable(state.phase.value)
+
+
+def _engine_request(generation: Generation, prompt_index: int) -> EngineRequest:
+    return EngineRequest(
         request_id=_engine_id(generation, prompt_index),
         prompt_token_ids=generation.prompts[prompt_index].token_ids,
         params=generation.params,
@@ -136,23 +166,6 @@ async def _run_one(
         tenant=generation.tenant,
         pooling=generation.pooling,
     )
-    state.request_log.note_engine_id(request.request_id, generation.answer_id, generation.trace_id)
-    if state.settings.enable_log_requests:
-        num_tokens = len(request.prompt_token_ids)
-        logger.info("Request %s: %d prompt tokens, n %d", request.request_id, num_tokens, generation.params.n)
-    first_choice = prompt_index * generation.params.n
-    on_start = partial(generation.place.start, prompt_index)
-    async with aclosing(state.engine.generate(request, on_start)) as deltas:
-        async for delta in deltas:
-            if delta.timeout is not None:
-                share = Share(generation.params.n, len(request.prompt_token_ids))
-                raise timed_out(delta.timeout, delta.error, state.queue.retry_after(share))
-            if delta.finish_reason == "error":
-                raise engine_fault(delta.error)
-            if delta.finish_reason == "abort" and state.phase is not Phase.READY:
-                raise unavailable(state.phase.value)
-            generation.count(prompt_index, delta)
-            yield first_choice + delta.index, delta
 
 
 def _engine_id(generation: Generation, prompt_index: int) -> str:
@@ -160,13 +173,12 @@ def _engine_id(generation: Generation, prompt_index: int) -> str:
     return generation.answer_id if len(generation.prompts) == 1 else f"{generation.answer_id}-{prompt_index}"
 
 
-async def _merge(
-    streams: Sequence[AsyncGenerator[tuple[int, OutputDelta], None]],
-) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-    """Items of all streams as they come. Each pump holds one item, so news is still merged behind a slow reader."""
+async def _merge(state: ServerState, generation: Generation) -> Items:
+    """Those of all prompts as they come. Each pump holds one item, so news is still merged behind a slow reader."""
+    streams = [_run_one(state, generation, index) for index in range(len(generation.prompts))]
     queue: asyncio.Queue[tuple[int, OutputDelta] | Exception | None] = asyncio.Queue(maxsize=1)
 
-    async def pump(stream: AsyncGenerator[tuple[int, OutputDelta], None]) -> None:
+    async def pump(stream: Items) -> None:
         try:
             async with aclosing(stream) as items:
                 async for item in items:
@@ -190,6 +202,7 @@ async def _merge(
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+        generation.place.leave()
 
 
 async def collect(state: ServerState, generation: Generation) -> list[OutputDelta]:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection with four habits of its own.
+"""uvicorn's HTTP connection with five habits of its own.
 
 1. Headers are bounded (431), which the parser beneath does not do.
 2. What is not HTTP is answered with an OpenAI error body as well.
@@ -6,12 +6,14 @@
    client that is gone, so bytes without meaning are sent now and then: whoever is gone answers with a reset.
 4. What is left of a body when its request has been answered (413, 401) is read and dropped, up to a bound. To close at
    once would reset the connection, and the answer could be lost: many clients send all of a body before they read.
+5. Pieces of a body can be written at once (``ChunkWriter``).
 """
 
 import asyncio
 from typing import Any
 
 import msgspec
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from octavo.server.errors import ApiError, error_body
@@ -19,10 +21,36 @@ from octavo.server.errors import ApiError, error_body
 PROBE_SECONDS = 0.25
 DRAIN_BYTES = 64 * 2**20
 DRAIN_SECONDS = 30.0
+_CHUNKS = "octavo.chunks"
 _INTERIM_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Allowed, and ignored by clients, any number of times before the final response (RFC 9110, 15.2)."""
 _EVENT_COMMENT_CHUNK = b"3\r\n:\n\n\r\n"
 """One HTTP chunk that holds an empty comment of an event stream; only event streams are sent in chunks here."""
+
+
+class ChunkWriter:
+    """Writes pieces of the body of an answer that has begun, past ASGI: a message takes several calls through all that
+    is wrapped around an application, and more time than a token's event."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def write(self, data: bytes) -> bool:
+        """False: not now, since the client reads too slowly or is gone, or the body is not sent in chunks. Then a
+        message has to be sent, which waits."""
+        cycle = self._cycle
+        if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+
+def chunk_writer(scope: Scope) -> ChunkWriter | None:
+    """That of the request, where the server beneath has one."""
+    found: ChunkWriter | None = scope.get("extensions", {}).get(_CHUNKS, {}).get("writer")
+    return found
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -58,6 +86,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.scope["extensions"] = {_CHUNKS: {"writer": ChunkWriter(self.cycle)}}
 
     def on_message_complete(self) -> None:
         self._in_headers = True

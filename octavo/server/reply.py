@@ -92,6 +92,9 @@ class ReplyDelta:
 
     def as_dict(self) -> dict[str, Any]:
         """As a streamed delta; empty where nothing is new."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], TextDelta):  # nearly always
+            only = self.parts[0]
+            return {"reasoning_content" if only.is_reasoning else "content": only.text}
         calls = [call.as_dict() for call in self.calls]
         shown = {"reasoning_content": self.reasoning, "content": self.content, "tool_calls": calls}
         return {name: value for name, value in shown.items() if value}
