@@ -174,7 +174,7 @@ def _tool_format(state: ServerState, fields: ChatRequest, tools: ToolUse) -> Too
         return ToolFormat(forced_syntax(tools), tools.names, make_id, is_parallel)
     if known is None or tools.mode == "none":
         return None
-    return ToolFormat(known.syntax, tools.names, make_id, is_parallel)
+    return ToolFormat(known.syntax, tools.parameters, make_id, is_parallel)
 
 
 def _echoed_text(fields: ChatRequest, messages: Messages) -> str:

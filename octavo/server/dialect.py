@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from octavo.core.errors import ConfigurationError
 from octavo.loading.interface import Tokenizer
 from octavo.server.reasoning import REASONING_PARSERS, ReasoningMarks
-from octavo.server.tools import hermes, llama3, mistral
+from octavo.server.tools import hermes, llama3, mistral, pythonic, qwen3_coder
 from octavo.server.tools.json_calls import read_json_calls
 from octavo.server.tools.parser import Syntax
 
@@ -37,6 +37,9 @@ class ToolDialect:
     make_id: Callable[[], str] = new_call_id
 
 
+_PYTHONIC = ToolDialect(pythonic.read_pythonic, (pythonic.START, pythonic.END))
+_QWEN3_CODER = ToolDialect(qwen3_coder.read_qwen3_coder, (hermes.OPEN, hermes.CLOSE))
+
 TOOL_PARSERS: Mapping[str, ToolDialect] = {
     "hermes": ToolDialect(hermes.read_hermes, (hermes.OPEN, hermes.CLOSE)),
     "json": ToolDialect(read_json_calls),
@@ -44,10 +47,16 @@ TOOL_PARSERS: Mapping[str, ToolDialect] = {
     "mistral": ToolDialect(
         mistral.read_mistral, (mistral.MARKER, mistral.CALL_ID, mistral.ARGS), make_id=_short_call_id
     ),
+    "pythonic": _PYTHONIC,
+    "llama4_pythonic": _PYTHONIC,
+    "qwen3_coder": _QWEN3_CODER,
+    "qwen3_xml": _QWEN3_CODER,
 }
 """By vLLM's names; ``json`` is Octavo's own."""
 
 _NAME_AND_ARGUMENTS = re.compile(r"""\\?["']name\\?["'].*\\?["']arguments\\?["']""", re.DOTALL)
+_PYTHON_CALL = re.compile(r"\[func_name1\(params_name1=")
+"""The example that templates of Llama 3.2 and 4 show the model."""
 _NAME_AND_PARAMETERS = re.compile(r"""\\?["']name\\?["'].*\\?["']parameters\\?["']""", re.DOTALL)
 
 
@@ -100,8 +109,12 @@ def tool_parser_of(template: str) -> str | None:
     """The parser for calls as this chat template writes those of earlier turns, or tells the model to write them."""
     if mistral.MARKER in template:
         return "mistral"
-    if hermes.OPEN in template:  # with the arguments in XML it is another language
-        return "hermes" if _NAME_AND_ARGUMENTS.search(template) and "<function=" not in template else None
+    if qwen3_coder.FUNCTION in template and qwen3_coder.PARAMETER in template:
+        return "qwen3_coder"
+    if hermes.OPEN in template:
+        return "hermes" if _NAME_AND_ARGUMENTS.search(template) and qwen3_coder.FUNCTION not in template else None
+    if _PYTHON_CALL.search(template):
+        return "pythonic"
     if "<|start_header_id|>" in template and _NAME_AND_PARAMETERS.search(template):
         return "llama3_json"
     return None

@@ -11,7 +11,8 @@ from octavo.server.tools.parser import Syntax, ToolParser
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """``is_parallel``: whether more calls than one may be returned; further ones are left out if not."""
+    """``names``: of the functions; where it is a mapping, to the schemas of their parameters. ``is_parallel``: whether
+    more calls than one may be returned; further ones are left out if not."""
 
     syntax: Syntax
     names: Collection[str]

@@ -34,6 +34,11 @@ class ToolUse:
         return frozenset(tool["function"]["name"] for tool in self.tools)
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """The schema of each function's parameters."""
+        return {tool["function"]["name"]: tool["function"].get("parameters") for tool in self.tools}
+
+    @property
     def is_forced(self) -> bool:
         return self.mode in ("required", "named")
 
@@ -45,6 +50,9 @@ def tool_use(state: ServerState, fields: ToolFields) -> ToolUse:
     """
     tools, choice = fields.tools or [], fields.tool_choice
     shown = shown_tools(state, tools)
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        choice, shown = _allowed(choice, shown)
+        tools = shown
     if choice == "none" or (not tools and choice in (None, "auto")):
         return ToolUse()
     if choice in (None, "auto"):
@@ -73,13 +81,30 @@ def _check_auto(state: ServerState) -> None:
         )
 
 
+def _allowed(choice: Mapping[str, Any], tools: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The mode, and those of ``tools`` that it names; the model is told of no others."""
+    allowed = choice.get("allowed_tools")
+    mode = allowed.get("mode") if isinstance(allowed, Mapping) else None
+    listed = allowed.get("tools") if isinstance(allowed, Mapping) else None
+    if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
+        raise InvalidRequestError(
+            "tool_choice of type 'allowed_tools' needs allowed_tools with a mode, 'auto' or 'required', and tools.",
+            "tool_choice",
+        )
+    names = {_named(each) for each in listed}
+    missing = sorted(names - {tool["function"]["name"] for tool in tools})
+    if missing:
+        raise InvalidRequestError(f"tool_choice names {missing[0]!r:.80}, which is not among tools.", "tool_choice")
+    return mode, [tool for tool in tools if tool["function"]["name"] in names]
+
+
 def _named(choice: Any) -> str:
     function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         raise InvalidRequestError(
-            "tool_choice must be 'none', 'auto', 'required', or "
-            f"{{'type': 'function', 'function': {{'name': ...}}}}, got {choice!r:.80}.",
+            "tool_choice must be 'none', 'auto', 'required', {'type': 'function', 'function': {'name': ...}}, or "
+            f"of type 'allowed_tools' with a list of such functions, got {choice!r:.80}.",
             "tool_choice",
         )
     return name

@@ -90,7 +90,13 @@ def test_where_a_begun_answer_stands(name: str, begun: str, is_open: bool) -> No
     ("template", "tools", "reasoning"),
     [
         ('<tool_call>{\\"name\\": <function-name>, \\"arguments\\": <args>}</tool_call>', "hermes", None),
-        ("<tool_call>\n<function=name>\n<parameter=a>", None, None),
+        ("<tool_call>\n<function=name>\n<parameter=a>", "qwen3_coder", None),
+        ("<tool_call>\n<function=name>", None, None),
+        (
+            "[func_name1(params_name1=params_value1, params_name2=...), func_name2(params)]",
+            "pythonic",
+            None,
+        ),
         ("{{ '[TOOL_CALLS]' }} '{\"name\": \"' + name + '\", \"arguments\": '", "mistral", None),
         ('<|start_header_id|> \'{"name": "\' ... \'"parameters": \'', "llama3_json", None),
         ("<|start_header_id|>{{ message.role }}", None, None),

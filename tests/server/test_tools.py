@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fake_engine import MODEL, typing
 from tests.support.fake_server import ServerProcess, running_server
-from tests.support.tool_calls import hermes
+from tests.support.tool_calls import hermes, qwen3_coder
 
 
 def tool(name: str, **function: Any) -> Any:
@@ -333,3 +333,57 @@ def test_deciding_can_be_switched_off() -> None:
             assert response.status_code == 400
             assert "switched off" in response.json()["error"]["message"]
             assert client.post("/v1/chat/completions", json=body | {"tool_choice": "none"}).status_code == 200
+
+
+def allowed(mode: Any, *names: Any) -> Any:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_allowed_tools_are_all_there_are(api: openai.OpenAI) -> None:
+    weather, add = f"<tool_call>{BERLIN}</tool_call>", '<tool_call>{"name": "add"}</tool_call>'
+    said = ask(api, weather + add, tool_choice=allowed("auto", "add"))
+    assert (said.content, said.calls, said.reason) == (weather, [("add", "{}")], "tool_calls")
+    assert stream(api, weather + add, tool_choice=allowed("auto", "add")) == said
+    said = ask(api, f"[{BERLIN}]", tool_choice=allowed("required", "get_weather"))
+    assert [name for name, _ in said.calls] == ["get_weather"]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        allowed("auto"),
+        allowed("none", "add"),
+        allowed(None, "add"),
+        allowed("auto", "other"),
+        allowed("auto", 5),
+        {"type": "allowed_tools"},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["add"]}},
+    ],
+)
+def test_what_allows_nothing_is_refused(api: openai.OpenAI, choice: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(api, "x", tool_choice=choice)
+    assert caught.value.param == "tool_choice"
+
+
+@pytest.fixture(scope="module")
+def coder() -> Iterator[openai.OpenAI]:
+    with (
+        running_server({"max_model_len": 4096}, tool_call_parser="qwen3_coder") as running,
+        openai.OpenAI(base_url=f"{running.wait_ready().url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("cut", ["each", "whole", 1, 2, 3])
+def test_arguments_in_tags_have_the_types_of_the_schema(coder: openai.OpenAI, cut: str | int) -> None:
+    properties = {"code": {"type": "string"}, "lines": {"type": "integer"}}
+    write = tool("write", parameters={"type": "object", "properties": properties})
+    arguments = {"code": 'if a < "b":\n    <tag>' + "x" * 200, "lines": 2}
+    text = "Done. " + qwen3_coder([{"name": "write", "arguments": arguments}])
+    said = ask(coder, text, cut, tools=[write])
+    assert (said.content, said.reason) == ("Done. ", "tool_calls")
+    ((name, given),) = said.calls
+    assert (name, json.loads(given)) == ("write", arguments)
+    assert stream(coder, text, cut, tools=[write]) == said

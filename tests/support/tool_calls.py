@@ -39,6 +39,27 @@ def fenced_json(calls: Iterable[Call]) -> str:
     return f"```json\n{json.dumps(list(calls), indent=2)}\n```"
 
 
+def _plain(value: Any) -> str:
+    """As a chat template writes a value without saying of what type it is."""
+    return value if isinstance(value, str) else str(value) if isinstance(value, bool) else _json(value)
+
+
+def qwen3_coder(calls: Iterable[Call]) -> str:
+    return "\n".join(
+        f"<tool_call>\n<function={call['name']}>\n"
+        + "".join(f"<parameter={key}>\n{_plain(each)}\n</parameter>\n" for key, each in call["arguments"].items())
+        + "</function>\n</tool_call>"
+        for call in calls
+    )
+
+
+def pythonic(calls: Iterable[Call]) -> str:
+    def written(call: Call) -> str:
+        return f"{call['name']}({', '.join(f'{key}={each!r}' for key, each in call['arguments'].items())})"
+
+    return f"[{', '.join(map(written, calls))}]"
+
+
 WRITERS: dict[str, tuple[str, Callable[[Iterable[Call]], str]]] = {
     "hermes": ("hermes", hermes),
     "llama3": ("llama3_json", llama3),
@@ -46,13 +67,16 @@ WRITERS: dict[str, tuple[str, Callable[[Iterable[Call]], str]]] = {
     "mistral named": ("mistral", mistral_named),
     "json": ("json", plain_json),
     "fenced json": ("json", fenced_json),
+    "qwen3_coder": ("qwen3_coder", qwen3_coder),
+    "pythonic": ("pythonic", pythonic),
+    "llama 4": ("llama4_pythonic", lambda calls: f"<|python_start|>{pythonic(calls)}<|python_end|>"),
 }
 """name: the parser that reads it, and how it is written."""
 
 
 def parse(syntax: Syntax, names: Iterable[str], pieces: Sequence[str], is_cut: bool = False) -> list[Event]:
     """The events, those of one kind joined as they are for the whole text."""
-    parser = ToolParser(syntax, frozenset(names))
+    parser = ToolParser(syntax, names if isinstance(names, Mapping) else frozenset(names))
     found: list[Event] = []
     for event in [event for piece in pieces for event in parser.feed(piece)] + parser.finish(is_cut):
         match event, found[-1] if found else None:

@@ -17,12 +17,19 @@ def response_bounds(limits: ServerLimits) -> dict[str, Schema]:
     name = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS}
     tool = _object({"type": {"const": "function"}, "name": name})
     named = _object({"type": {"const": "function"}, "name": name})
+    allowed = _object(
+        {
+            "type": {"const": "allowed_tools"},
+            "mode": {"enum": ["auto", "required"]},
+            "tools": {"type": "array", "minItems": 1, "items": named},
+        }
+    )
     form = _object({"type": {"enum": list(FORMATS)}})
     return {
         "input": {"anyOf": [{"type": "string"}, items]},
         "max_output_tokens": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
         "tools": {"type": "array", "items": tool, "maxItems": limits.tools},
-        "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, named]},
+        "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, named, allowed]},
         "text": {"type": "object", "properties": {"format": {"anyOf": [form, _NULL]}}},
         "reasoning": {"type": "object"},
         "metadata": {"type": "object"},

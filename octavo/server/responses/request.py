@@ -105,8 +105,13 @@ def _tool(index: int, tool: Any) -> dict[str, Any]:
 
 def _tool_choice(choice: Any) -> Any:
     """In chat's form."""
-    if isinstance(choice, Mapping) and choice.get("type") == "function":
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    if kind == "function":
         return {"type": "function", "function": {"name": choice.get("name")}}
+    if kind == "allowed_tools":
+        tools = choice.get("tools")
+        listed = [_tool_choice(tool) for tool in tools] if isinstance(tools, list) else tools
+        return {"type": kind, "allowed_tools": {"mode": choice.get("mode"), "tools": listed}}
     if isinstance(choice, Mapping):
         raise InvalidRequestError(f"tool_choice of type {choice.get('type')!r:.60} is not supported.", "tool_choice")
     return choice

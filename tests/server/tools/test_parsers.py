@@ -14,10 +14,14 @@ from octavo.server.tools.events import Arguments, CallBegin, CallEnd, Content, C
 from octavo.server.tools.json_calls import NamedCall
 from octavo.server.tools.parser import ToolParser
 from tests.support.fake_engine import cut_randomly
-from tests.support.tool_calls import WRITERS, complete_calls, content, hermes, parse
+from tests.support.tool_calls import WRITERS, complete_calls, content, hermes, parse, pythonic, qwen3_coder
 
 NAMES = ("f", "weather.get")
-HERMES, LLAMA3, MISTRAL, JSON = (TOOL_PARSERS[name].syntax for name in ("hermes", "llama3_json", "mistral", "json"))
+UNTYPED = ("qwen3_coder", "pythonic", "llama 4")
+"""Keys are words there, and values plain text or Python's."""
+HERMES, LLAMA3, MISTRAL, JSON, QWEN, PYTHON = (
+    TOOL_PARSERS[name].syntax for name in ("hermes", "llama3_json", "mistral", "json", "qwen3_coder", "pythonic")
+)
 BFCL = [json.loads(line) for line in (Path(__file__).parent / "bfcl/cases.jsonl").read_text().splitlines()]
 F = '{"name": "f", "arguments": {"a": 1}}'
 LONG = '{"name": "f", "arguments": {"a": "' + "x" * (MAX_HELD + 1)
@@ -76,6 +80,38 @@ TEXTS: dict[str, tuple[Any, str, list[Event]]] = {
     "json: in mid-text": (JSON, f"See [1]: {F} {{ok}}", [Content("See [1]: "), *CALL, Content(" {ok}")]),
     "json: fenced": (JSON, f"```json\n[{F},\n {F}]\n``` Done.", [*CALL, *CALL, Content(" Done.")]),
     "json: other fence": (JSON, "```python\n[1, {2: 3}]\n```", [Content("```python\n[1, {2: 3}]\n```")]),
+    "qwen: as its template writes it": (
+        QWEN,
+        "Hi. <tool_call>\n<function=f>\n<parameter=a>\nx\n\n</parameter>\n<parameter=b>\n</parameter>\n</function>",
+        [Content("Hi. "), *call("f", '{"a": "x\\n", "b": ""}')],
+    ),
+    "qwen: no markers around, two": (
+        QWEN, "<function=f></function>\n<function=f><parameter=a>1</parameter></function>",
+        [*call("f", "{}"), *call("f", '{"a": "1"}')],
+    ),
+    "qwen: half tags in a value": (
+        QWEN, '<function=f><parameter=a></param "\\</parameter></function>', call("f", '{"a": "</param \\"\\\\"}')),
+    "qwen: no such function": (QWEN, "<function=x></function>", [Content("<function=x></function>")]),
+    "qwen: twice the same": (
+        QWEN, "<function=f><parameter=a>1</parameter><parameter=a>",
+        [Content("<function=f><parameter=a>1</parameter><parameter=a>")],
+    ),
+    "qwen: JSON": (QWEN, f"<tool_call>{F}</tool_call>", [Content(f"<tool_call>{F}</tool_call>")]),
+    "python: two": (PYTHON, "[f(a=1), f(\n a = 1,\n)]", CALL * 2),
+    "python: values": (
+        PYTHON,
+        """[f(a='it\\'s "x"\\n\\x41\\u00e9\\q', b=[True, None, (-1.5e3,)], c={'k': {}, "l": []}, d=false)]""",
+        call("f", '{"a": "it\'s \\"x\\"\\nAé\\\\q", "b": [true, null, [-1.5e3]], "c": {"k": {}, "l": []}, "d": false}'),
+    ),
+    "python: no arguments": (PYTHON, " [weather.get()]", call("weather.get", "{}")),
+    "python: half a pair": (PYTHON, r"[f(a='\ud83d')]", call("f", r'{"a": "\ud83d"}')),
+    "python: marked, in mid-text": (
+        PYTHON, "So <|python_start|>[f(a=1)]<|python_end|> done", [Content("So "), *CALL, Content(" done")]),
+    "python: in mid-text": (PYTHON, "So [f(a=1)]", [Content("So [f(a=1)]")]),
+    "python: a list": (PYTHON, "[1, 2]", [Content("[1, 2]")]),
+    "python: one that breaks": (PYTHON, "[f(a=1), g(a=2)]", [*CALL, Content("g(a=2)]")]),
+    "python: an expression": (PYTHON, "[f(a=1 + 2)]", [Content("[f(a=1 + 2)]")]),
+    "python: twice the same": (PYTHON, "[f(a=1, a=2)]", [Content("[f(a=1, a=2)]")]),
     "named": (NamedCall("f"), '{"a": 1}\n', CALL),
     "named: no object": (NamedCall("f"), "[1]", [Content("[1]")]),
 }  # fmt: skip
@@ -130,7 +166,7 @@ def test_bfcl_round_trip(writer: str) -> None:
     parser, write = WRITERS[writer]
     for seed, case in enumerate(BFCL):
         text = write(case["calls"])
-        names = [function["name"] for function in case["functions"]]
+        names = {function["name"]: function["parameters"] for function in case["functions"]}
         for pieces in ([text], list(text), cut_randomly(text, seed)):
             events = parse(TOOL_PARSERS[parser].syntax, names, pieces)
             assert complete_calls(events) == case["calls"], text
@@ -151,7 +187,55 @@ CALLS = st.lists(
 )
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+TYPED = {"s": "string", "i": "integer", "n": "number", "b": "boolean", "o": "object", "l": "array", "z": "null"}
+STRATEGIES: dict[str, Any] = {
+    "s": st.text().filter(lambda text: "</parameter>" not in text and "\r" not in text),
+    "i": st.integers(),
+    "n": st.floats(allow_nan=False, allow_infinity=False),
+    "b": st.booleans(),
+    "o": st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=3),
+    "l": st.lists(JSON_VALUES, max_size=3),
+    "z": st.none(),
+}
+SCHEMA = {"type": "object", "properties": {key: {"type": kind} for key, kind in TYPED.items()}}
+
+
+@given(arguments=st.fixed_dictionaries({}, optional=STRATEGIES), seed=st.integers(0, 2**32))
+def test_plain_values_come_back_by_their_types(arguments: dict[str, Any], seed: int) -> None:
+    text = qwen3_coder([{"name": "f", "arguments": arguments}])
+    assert complete_calls(parse(QWEN, {"f": SCHEMA}, cut_randomly(text, seed))) == [
+        {"name": "f", "arguments": arguments}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "integer"}, " 5 ", 5),
+        ({"type": "integer"}, "five", "five"),
+        ({"type": "number"}, "5", 5),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"type": ["string", "integer"]}, "5", 5),
+        ({"type": "string"}, "5", "5"),
+        ({"anyOf": [{"type": "boolean"}, {"type": "string"}]}, "True", True),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"const": None}, "None", None),
+        ({"$ref": "#/$defs/x"}, "[1]", [1]),
+        ({"type": "float"}, "1.5", 1.5),
+        ({"type": "number"}, "NaN", "NaN"),
+        ({"type": "array"}, "[1", "[1"),
+        (None, "5", "5"),
+        ("any", "[]", "[]"),
+    ],
+)
+def test_what_plain_values_stand_for(schema: Any, text: str, value: Any) -> None:
+    asked = {"f": {"properties": {"a": schema}}}
+    written = f"<function=f><parameter=a>{text}</parameter></function>"
+    assert complete_calls(parse(QWEN, asked, list(written))) == [{"name": "f", "arguments": {"a": value}}]
+
+
+@pytest.mark.parametrize("writer", [each for each in WRITERS if each not in UNTYPED])
 @given(calls=CALLS, seed=st.integers(0, 2**32))
 def test_any_arguments_come_back(writer: str, calls: list[dict[str, Any]], seed: int) -> None:
     parser, write = WRITERS[writer]
@@ -159,7 +243,42 @@ def test_any_arguments_come_back(writer: str, calls: list[dict[str, Any]], seed:
     assert complete_calls(parse(TOOL_PARSERS[parser].syntax, NAMES, cut_randomly(text, seed))) == calls
 
 
-MARKUP = ["<tool_call>", "</tool_call>", "<tool_", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "```json", "```"]
+@given(
+    calls=st.lists(
+        st.fixed_dictionaries(
+            {
+                "name": st.sampled_from(NAMES),
+                "arguments": st.dictionaries(st.sampled_from(["a", "b_2", "größe"]), JSON_VALUES, max_size=3),
+            }
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    seed=st.integers(0, 2**32),
+)
+def test_any_arguments_in_python_come_back(calls: list[dict[str, Any]], seed: int) -> None:
+    assert complete_calls(parse(PYTHON, NAMES, cut_randomly(pythonic(calls), seed))) == calls
+
+
+MARKUP = [
+    "<function=f>",
+    "</function>",
+    "<parameter=a>",
+    "</parameter>",
+    "<|python_start|>",
+    "[f(",
+    "a=",
+    ")",
+    "'",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<|python_tag|>",
+    "```json",
+    "```",
+]
 PARTS = ["{", "}", '"', ":", ",", ";", "[", "]", '{"name": ', '"f"', '"arguments": ', '{"a": ', "12", "true", "f", F]
 OTHER = ["\\", "\\u00", "e9", " ", "\n", "漢😀", LONG]
 SHARDS = st.lists(st.sampled_from(MARKUP + PARTS + OTHER), max_size=12).map("".join)
