@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,11 +151,22 @@ class OutputFile:
 
     def _rewrite(self) -> None:
         """The final records alone, in a new file that takes the place of this one whole, or not at all."""
-        beside = self.path.with_name(self.path.name + ".new")
-        fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        written, beside = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            os.close(written)
             shutil.copymode(self.path, beside)
+            self._fd, before = self._rewritten(beside), self._fd
+        except BaseException:
+            os.unlink(beside)
+            raise
+        os.close(before)
+        self._end = os.fstat(self._fd).st_size
+
+    def _rewritten(self, beside: str) -> int:
+        """A descriptor of ``beside``, locked, when it has become the output."""
+        fd = os.open(beside, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            _lock(fd, self.path)
             for number, line in self._lines():
                 if self._record(number, line).is_final:
                     _write_all(fd, line)
@@ -163,9 +175,7 @@ class OutputFile:
         except BaseException:
             os.close(fd)
             raise
-        os.close(self._fd)
-        self._fd = fd
-        self._end = os.fstat(fd).st_size
+        return fd
 
 
 def _open_locked(path: Path) -> int:

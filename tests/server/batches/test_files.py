@@ -271,6 +271,25 @@ def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.M
         assert answer_all(batch) == ["a"]
 
 
+def test_an_output_that_cannot_be_rewritten_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_input(tmp_path / "in", [line("a"), line("b")])
+    with opened(tmp_path) as batch:
+        answer_all(batch, but={"a": 500})
+    before = (tmp_path / "out").read_bytes()
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(ConfigurationError, match="No space left on device"):
+            opened(tmp_path)
+    assert (tmp_path / "out").read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in", "out"]
+    with opened(tmp_path) as batch:
+        assert answer_all(batch) == ["a"]
+
+
 def test_a_rewritten_output_keeps_its_mode_and_a_link_to_it(tmp_path: Path) -> None:
     write_input(tmp_path / "in", [line("a"), line("b")])
     (tmp_path / "real").touch(0o640)
