@@ -110,7 +110,7 @@ async def opened_chat(
     with state.queue.enter(share, "messages", timing.patience) as place:
         prompt = await _prompt(state, fields, messages, options)
         place.settle(params.n, [len(prompt.token_ids)])
-        reply_format = await _reply_format(state, fields, tools, messages, prompt, params.constraint is not None)
+        reply_format = _reply_format(state, fields, tools, messages, prompt, params.constraint is not None)
         if params.constraint is not None:
             params = replace(params, thinking=_thinking(reply_format))
         generation = Generation(
@@ -142,7 +142,7 @@ async def _prompt(state: ServerState, fields: ChatRequest, messages: Messages, o
     return prompt
 
 
-async def _reply_format(
+def _reply_format(
     state: ServerState, fields: ChatRequest, tools: ToolUse, messages: Messages, prompt: Prompt, has_form: bool
 ) -> ReplyFormat:
     """What the answer is to be read for. ``has_form``: a text that has to be of a form is what was asked for, whatever
@@ -156,7 +156,7 @@ async def _reply_format(
         is_open = marks.open_within(begun)
         is_over = bool(begun.strip()) and not is_open
     else:
-        end = await in_text_thread(state, lambda: state.tokenizer.decode(prompt.token_ids[-NUM_END_TOKENS:], False))
+        end = state.tokenizer.decode(prompt.token_ids[-NUM_END_TOKENS:], False)  # so few take less time than a thread
         is_open, is_over = marks.open_after(end), marks.closed_after(end)
     return ReplyFormat(tool_format, None if has_form and is_over else marks, is_open)
 

@@ -22,18 +22,33 @@ class TokenWriter:
     def __init__(self, tokenizer: Tokenizer, hide_special: bool, shown: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._hidden = tokenizer.special_token_ids.difference(shown) if hide_special else frozenset()
+        self._names: dict[int, str] = {}
+        self._byte_lists: dict[int, list[int]] = {}
 
     def name(self, token_id: int) -> str:
         """The token by itself; one that is part of a character as OpenAI writes it, ``bytes:\\xe2\\x80``."""
-        piece = self._tokenizer.token_bytes(token_id)
-        try:
-            return piece.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+        found = self._names.get(token_id)
+        if found is None:
+            found = self._names[token_id] = _spelled(self._tokenizer.token_bytes(token_id))
+        return found
 
     def text_bytes(self, token_id: int) -> bytes:
         """What the token adds to the text."""
         return b"" if token_id in self._hidden else self._tokenizer.token_bytes(token_id)
+
+    def byte_list(self, token_id: int) -> list[int]:
+        """The same as numbers; the list is shared, and not to be changed."""
+        found = self._byte_lists.get(token_id)
+        if found is None:
+            found = self._byte_lists[token_id] = list(self.text_bytes(token_id))
+        return found
+
+
+def _spelled(piece: bytes) -> str:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 class CompletionLogprobs:
@@ -55,11 +70,10 @@ class CompletionLogprobs:
         """
         tokens, offsets, pieces = [], [], []
         for token_id in token_ids:
-            piece = self._writer.text_bytes(token_id)
             tokens.append(self._writer.name(token_id))
             offsets.append(self._offset)
-            pieces.append(list(piece))
-            self._offset += len(self._decoder.decode(piece))
+            pieces.append(self._writer.byte_list(token_id))
+            self._offset += len(self._decoder.decode(self._writer.text_bytes(token_id)))
         return {
             "text_offset": offsets,
             "token_logprobs": [None if entry is None else finite(entry.logprob) for entry in entries],
@@ -92,7 +106,7 @@ def _chat_token(writer: TokenWriter, token_id: int, logprob: float) -> dict[str,
     return {
         "token": writer.name(token_id),
         "logprob": finite(logprob),
-        "bytes": list(writer.text_bytes(token_id)),
+        "bytes": writer.byte_list(token_id),
     }
 
 
