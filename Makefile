@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint types imports format fuzz soak sanitizers bench wheel constraints pictures clean
+.PHONY: help install serve test lint types imports format fuzz soak sanitizers bench wheel constraints pictures screenshots clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +88,9 @@ constraints: install ## write the versions in .venv to constraints.txt
 
 pictures: install ## draw the pictures of the docs again
 	$(BIN)/python docs/pictures/draw.py
+
+screenshots: install ## the dashboard's pictures in docs/pictures, from a server under load (needs /usr/bin/chromium)
+	$(BIN)/python docs/pictures/dashboard.py
 
 clean: ## remove what was built, .venv too
 	rm -rf $(VENV) build dist *.egg-info octavo/kernels/*.so

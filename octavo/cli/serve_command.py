@@ -51,7 +51,8 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     type=click.Path(path_type=Path, dir_okay=False),
     help="YAML file of tenants, their keys and limits (docs/operations.md); read again at SIGHUP.",
 )
-@setting("--admin-key", help="Key for the routes under /admin and /debug; without one they are off.")
+@setting("--admin-key", help="Key for /dashboard, /admin and /debug; without one they are off.")
+@setting("--dashboard-text", is_flag=True, help="Let the dashboard show tokens and text of prompts and answers.")
 @setting("--pin-key", "pin_keys", multiple=True, help="API key whose requests may pin; may be given several times.")
 @setting(
     "--tenant-key",

@@ -6,7 +6,7 @@ from itertools import compress, repeat
 from operator import attrgetter, ne, not_
 from typing import NamedTuple
 
-from octavo.core.hashing import TOKEN_BYTES, pack_tokens
+from octavo.core.hashing import TOKEN_BYTES, pack_tokens, unpack_tokens
 
 TOKEN_BITS = 8 * TOKEN_BYTES
 NO_ENTRY = (b"", b"")
@@ -86,6 +86,10 @@ class ChildIndex:
             if first_token and tokens.startswith(first_token)
         ]
         return max(matches, key=attrgetter("num_tokens"), default=None)
+
+    def token_ids(self, block_hash: bytes) -> list[int]:
+        """What the block of this hash holds; nothing, if it is not here."""
+        return unpack_tokens(self._entries.get(block_hash, NO_ENTRY)[1])
 
     def clear(self, kept: Iterable[bytes] = ()) -> None:
         """Forget all but the blocks ``kept``, where they are here."""

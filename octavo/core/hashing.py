@@ -16,6 +16,11 @@ def pack_tokens(token_ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
+def unpack_tokens(packed: bytes) -> list[int]:
+    """What ``pack_tokens`` was given."""
+    return [token_id for (token_id,) in struct.iter_unpack("<I", packed)]
+
+
 def group_suffix(group: int) -> bytes:
     """What a name has after the hash of the contents, in layer group ``group`` (design, Decided 6)."""
     return group.to_bytes(1, "little") if group else b""

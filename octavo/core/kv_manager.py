@@ -96,6 +96,11 @@ class KVCacheManager:
         """Blocks that would come free if all of these sequences gave theirs back, other than those of ``but``."""
         return self._counts.freed_by(sequences, but)
 
+    def cached_token_ids(self, name: bytes) -> list[int]:
+        """What the cached block of this name holds, in the first layer group; elsewhere, or if it is not known:
+        nothing."""
+        return self._children.token_ids(name)
+
     @property
     def held_blocks(self) -> list[int]:
         """Blocks held for steps in flight, one entry a hold."""

@@ -8,8 +8,20 @@ from typing import Any
 
 from octavo.core.errors import EngineDeadError
 from octavo.engine.child import EngineChild
-from octavo.engine.codec import Abort, Add, Command, ListPins, ListTraces, News, ResetPrefixCache
+from octavo.engine.codec import (
+    Abort,
+    Add,
+    Command,
+    ListPins,
+    ListTraces,
+    LookAtBlock,
+    LookAtRequests,
+    News,
+    ResetPrefixCache,
+    TakeLook,
+)
 from octavo.engine.interface import EngineLimits
+from octavo.engine.looks import BlockLook, ChoiceLook, Look, View
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList, TraceList
 from octavo.engine.process import EngineFactory
 from octavo.engine.spawn import SpawnedProcess
@@ -112,6 +124,34 @@ class AsyncEngineClient:
         answer: TraceList = await self._ask(lambda call_id: ListTraces(call_id, request_ids, count))
         return answer.traces
 
+    async def look(self) -> Look:
+        """See EngineWatch.look.
+
+        Raises:
+            EngineDeadError: the engine process is gone.
+        """
+        answer: View = await self._ask(TakeLook)
+        assert answer.look is not None
+        return answer.look
+
+    async def look_at_block(self, block_id: int, with_tokens: bool) -> BlockLook | None:
+        """See EngineWatch.block.
+
+        Raises:
+            EngineDeadError: the engine process is gone.
+        """
+        answer: View = await self._ask(lambda call_id: LookAtBlock(call_id, block_id, with_tokens))
+        return answer.block
+
+    async def look_at_requests(self, request_ids: list[str]) -> list[ChoiceLook]:
+        """See EngineWatch.choices.
+
+        Raises:
+            EngineDeadError: the engine process is gone.
+        """
+        answer: View = await self._ask(lambda call_id: LookAtRequests(call_id, request_ids))
+        return answer.choices
+
     async def _ask(self, command: Callable[[int], Command]) -> Any:
         """The engine's answer to a command, which is made with the number of the call."""
         self._require_alive()
@@ -162,7 +202,7 @@ class AsyncEngineClient:
         if outputs.stats is not None:
             self._stats = outputs.stats
         self._on_outputs(outputs, news.iterations)
-        answers: list[PinList | TraceList] = [*outputs.pin_lists, *outputs.trace_lists]
+        answers: list[PinList | TraceList | View] = [*outputs.pin_lists, *outputs.trace_lists, *outputs.views]
         for answer in answers:
             call = self._calls.get(answer.call_id)
             if call is not None and not call.done():

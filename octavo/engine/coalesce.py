@@ -74,6 +74,7 @@ class Outbox:
         rest.token_intervals += outputs.token_intervals
         rest.pin_lists += outputs.pin_lists
         rest.trace_lists += outputs.trace_lists
+        rest.views += outputs.views
         rest.started += outputs.started
 
     def peek(self) -> tuple[EngineOutputs, list[int]]:

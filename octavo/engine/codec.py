@@ -1,7 +1,7 @@
 """Messages between the server and the engine process, as msgpack.
 
-To the engine: ``Add``, ``Abort``, ``ResetPrefixCache``, ``ListPins``, ``ListTraces``, ``Shutdown``. From it: first
-``Ready`` or ``StartFailed``, then ``News`` and ``Heartbeat``.
+To the engine: ``Add``, ``Abort``, ``ResetPrefixCache``, ``ListPins``, ``ListTraces``, those of ``WatchCommand``, and
+``Shutdown``. From it: first ``Ready`` or ``StartFailed``, then ``News`` and ``Heartbeat``.
 """
 
 from typing import Any
@@ -54,6 +54,27 @@ class ListTraces(msgspec.Struct, tag="list_traces"):
     count: int = 0
 
 
+class TakeLook(msgspec.Struct, tag="take_look"):
+    """Answer with a View of the same ``call_id``; see EngineWatch.look."""
+
+    call_id: int
+
+
+class LookAtBlock(msgspec.Struct, tag="look_at_block"):
+    """As TakeLook; see EngineWatch.block."""
+
+    call_id: int
+    block_id: int
+    with_tokens: bool
+
+
+class LookAtRequests(msgspec.Struct, tag="look_at_requests"):
+    """As TakeLook; see EngineWatch.choices."""
+
+    call_id: int
+    request_ids: list[str]
+
+
 class Shutdown(msgspec.Struct, tag="shutdown"):
     pass
 
@@ -79,7 +100,8 @@ class News(msgspec.Struct, tag="news"):
     iterations: list[int]
 
 
-Command = Add | Abort | ResetPrefixCache | ListPins | ListTraces | Shutdown
+WatchCommand = TakeLook | LookAtBlock | LookAtRequests
+Command = Add | Abort | ResetPrefixCache | ListPins | ListTraces | WatchCommand | Shutdown
 Event = Ready | StartFailed | Heartbeat | News
 
 _encoder = msgspec.msgpack.Encoder()

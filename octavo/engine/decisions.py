@@ -4,6 +4,7 @@ Nothing is asked of the scheduler while it plans: who was admitted, resumed or g
 was passed or set aside can be seen on those that wait. A step that only decodes costs a comparison.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -15,7 +16,7 @@ from octavo.core.step import StepPlan
 from octavo.engine.choice import Choice
 from octavo.engine.intake import MAX_TENANT_NAME
 from octavo.engine.messages import EngineRequest
-from octavo.engine.traces import EventKind, EventLog, RequestFacts, RequestTrace
+from octavo.engine.traces import EventKind, EventLog, FlatEvent, RequestFacts, RequestTrace
 
 MAX_NOTE = 300
 
@@ -87,6 +88,10 @@ class Decisions:
         numbers = sequence.num_output_tokens, sequence.num_preemptions
         self._note(request_id, now, sequence.choice_index, "finished", *numbers, note=reason)
         self._log.end_choice(request_id, sequence.num_output_tokens, choice.finish_reason or "")
+
+    def tell(self, events: deque[tuple[str, FlatEvent]] | None) -> None:
+        """From now on put every event in ``events`` too; None: in nothing."""
+        self._log.told = events
 
     def forget(self, request_id: str) -> None:
         """All choices of a request have ended: it stays in the log as long as there is room."""

@@ -25,6 +25,7 @@ from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
 from octavo.engine.open_requests import OpenRequests
 from octavo.engine.snapshot import take_snapshot
 from octavo.engine.traces import RequestTrace
+from octavo.engine.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Engine:
         self._requests = OpenRequests(parts.scheduler, parts.pieces, Grammars(parts.grammars), parts.clock)
         self._schedule = parts.timed("plan", parts.scheduler.schedule)
         self._stop_check = parts.timed("detokenize", partial(_check_stops, self._requests.choices))
+        self.watch = Watch(parts.scheduler, self._requests, parts.clock)
         self._keeping = parts.scheduler.kv.keeping
         self._runner = parts.runner
         self._clock = parts.clock
@@ -267,6 +269,8 @@ class Engine:
         num_tokens, seconds = plan.num_tokens, now - max(issued.time, self._landed)
         self._landed = now
         self._scheduler.pace.note(plan, seconds)
+        if self.watch.is_on:
+            self.watch.note_step(plan, seconds)
         if num_tokens >= MIN_MEASURED_TOKENS:
             seconds_per_token = seconds / num_tokens
             known = costs.seconds_per_token or seconds_per_token

@@ -1,10 +1,11 @@
 """The engine as its users see it: in the process of ``LLM``, or in one of its own behind ``engine.client``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.core.pin_types import PinInfo
+from octavo.engine.looks import BlockLook, ChoiceLook, Look
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
 from octavo.engine.traces import RequestTrace
 
@@ -31,10 +32,29 @@ class EngineLimits:
         return "what the KV pool holds" if self.max_model_len >= self.kv_cache_tokens else "max_model_len"
 
 
+class EngineWatch(Protocol):
+    """What somebody sees who looks at the pool. Who looks costs the engine time, and nobody else does."""
+
+    def look(self) -> Look: ...
+
+    def block(self, block_id: int, with_tokens: bool) -> BlockLook | None:
+        """None where there is no such block. ``with_tokens``: tell the tokens in it, too."""
+        ...
+
+    def choices(self, request_ids: Iterable[str]) -> list[ChoiceLook]:
+        """Of these requests the choices that have not ended, with their tables."""
+        ...
+
+
 class EngineLoop(Protocol):
     """The loop itself; one thread calls it. ``time.time`` and the random source are passed in when it is made."""
 
     limits: EngineLimits
+
+    @property
+    def watch(self) -> EngineWatch:
+        """For those who look at the pool."""
+        ...
 
     def add_request(self, request: EngineRequest) -> None:
         """Accept a request. One that can never run is answered by a delta with finish_reason "error" and

@@ -12,6 +12,7 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import Pooling, TokenLogprobs
 from octavo.core.tenants import DEFAULT_TENANT, TenantCounts
+from octavo.engine.looks import View
 from octavo.engine.traces import RequestTrace
 
 Timeout = Literal["queue", "deadline"]
@@ -181,4 +182,5 @@ class EngineOutputs:
     iteration_tokens: int = 0
     pin_lists: list[PinList] = field(default_factory=list)
     trace_lists: list[TraceList] = field(default_factory=list)
+    views: list[View] = field(default_factory=list)
     started: list[str] = field(default_factory=list)

@@ -28,16 +28,20 @@ from octavo.engine.codec import (
     Heartbeat,
     ListPins,
     ListTraces,
+    LookAtBlock,
     News,
     Ready,
     ResetPrefixCache,
     Shutdown,
     StartFailed,
+    TakeLook,
+    WatchCommand,
     decode_command,
     encode,
     read_request,
 )
-from octavo.engine.interface import EngineLoop
+from octavo.engine.interface import EngineLoop, EngineWatch
+from octavo.engine.looks import View
 from octavo.engine.messages import EngineOutputs, OutputDelta, PinList, TraceList
 from octavo.engine.spawn import EXIT_ORPHANED
 from octavo.engine.stats_log import StatsLog
@@ -211,6 +215,8 @@ class EngineProcessLoop:
         elif isinstance(command, ListTraces):
             traces = self._engine.traces(command.request_ids, command.count)
             self._outbox.put(EngineOutputs(trace_lists=[TraceList(command.call_id, traces)]))
+        elif isinstance(command, WatchCommand):
+            self._outbox.put(EngineOutputs(views=[_view(self._engine.watch, command)]))
         elif isinstance(command, Shutdown):
             self._stopping = True
 
@@ -252,3 +258,11 @@ class EngineProcessLoop:
         with contextlib.suppress(zmq.Again):
             self._outputs.send(encode(News(outputs, iterations)), zmq.DONTWAIT)
             self._outbox.clear()
+
+
+def _view(watch: EngineWatch, command: WatchCommand) -> View:
+    if isinstance(command, TakeLook):
+        return View(command.call_id, look=watch.look())
+    if isinstance(command, LookAtBlock):
+        return View(command.call_id, block=watch.block(command.block_id, command.with_tokens))
+    return View(command.call_id, choices=watch.choices(command.request_ids))

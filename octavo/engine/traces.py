@@ -114,6 +114,8 @@ class EventLog:
         self._max_requests = max_requests
         self._records: dict[str, _Record] = {}
         self._ended: deque[tuple[str, _Record]] = deque()
+        self.told: deque[tuple[str, FlatEvent]] | None = None
+        """Every event is put in here too, where somebody watches."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -127,6 +129,8 @@ class EventLog:
         record = self._records.get(request_id)
         if record is None:
             return
+        if self.told is not None:
+            self.told.append((request_id, event))
         record.num_events += 1
         if len(record.first) < MAX_FIRST_EVENTS:
             record.first.append(event)
@@ -164,7 +168,7 @@ class EventLog:
         return RequestTrace(
             request_id,
             record.facts,
-            [_as_event(*flat) for flat in told],
+            [as_event(*flat) for flat in told],
             record.num_events - len(kept),
             [],
             record.num_generated,
@@ -176,5 +180,5 @@ class EventLog:
         return list(islice(reversed(self._records), count))
 
 
-def _as_event(time: Any, step: Any, choice: Any, kind: Any, note: Any, *numbers: Any) -> RequestEvent:
+def as_event(time: Any, step: Any, choice: Any, kind: Any, note: Any, *numbers: Any) -> RequestEvent:
     return RequestEvent(time, step, choice, kind, numbers, note)

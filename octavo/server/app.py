@@ -6,14 +6,15 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from octavo.server import admin, chat, completions, debug, embeddings, openapi, system, tokenize
+from octavo.server import admin, chat, completions, dashboard, debug, embeddings, openapi, pool, system, tokenize
 from octavo.server.errors import install_error_handlers
 from octavo.server.gate import Gate
 from octavo.server.messages import routes as messages
 from octavo.server.responses import routes as responses
 from octavo.server.state import ServerState
 
-ALWAYS_OPEN = frozenset({"/health"})
+ALWAYS_OPEN = frozenset({"/health", *dashboard.FORM})
+"""The form to log in by is open, and what it sends; the page is not."""
 
 
 def create_app(state: ServerState) -> ASGIApp:
@@ -21,7 +22,20 @@ def create_app(state: ServerState) -> ASGIApp:
     app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.server = state
     install_error_handlers(app)
-    for family in (system, completions, chat, messages, responses, embeddings, tokenize, admin, debug, openapi):
+    for family in (
+        system,
+        completions,
+        chat,
+        messages,
+        responses,
+        embeddings,
+        tokenize,
+        admin,
+        debug,
+        pool,
+        openapi,
+        dashboard,
+    ):
         app.include_router(family.router)
     open_paths = ALWAYS_OPEN | {"/metrics"} if state.settings.open_metrics else ALWAYS_OPEN
     gate = Gate(app, state, open_paths)

@@ -31,7 +31,7 @@ async def read_request_body(request: Request, kind: type[T], limits: ServerLimit
         ApiError: 413 before any parsing where the body is longer than ``limits.body_bytes``.
         InvalidRequestError: not JSON, too deep, or a field of the wrong type (``param`` names it).
     """
-    body = await _read(request, _largest(request, limits))
+    body = await read_body(request, _largest(request, limits))
     if len(body) <= INLINE_BYTES:
         return decode(body, kind, limits)
     return await asyncio.to_thread(decode, body, kind, limits)
@@ -43,7 +43,12 @@ def _largest(request: Request, limits: ServerLimits) -> int:
     return limits.body_bytes if own is None else min(own, limits.body_bytes)
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
+    """
+    Raises:
+        ApiError: 413 where it is longer than ``limit`` bytes.
+        ClientGoneError: it will not come.
+    """
     declared = plain_whole_number(request.headers.get("content-length", ""))
     if declared is not None and declared > limit:
         raise _too_large(limit)

@@ -14,13 +14,16 @@ from octavo.engine.intake import TENANT_NAME
 from octavo.server.auth import Role, Sender
 from octavo.server.errors import ApiError, error_response
 from octavo.server.request_log import Refusal
+from octavo.server.sessions import session_token
 from octavo.server.state import ServerState
 
 logger = logging.getLogger(__name__)
 
 _CLEAN_ID = re.compile(rb"[A-Za-z0-9._:/-]{1,128}\Z")
 _KEY_ERROR = "The API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-_ADMIN_PATHS = ("/admin/", "/debug/")
+_ADMIN_PATHS = ("/admin/", "/debug/", "/dashboard/")
+_PAGE_PATHS = ("/dashboard", "/debug/", "/metrics", "/v1/")
+"""What a browser may ask for that has logged in."""
 
 
 class Gate:
@@ -54,7 +57,7 @@ class Gate:
                 status = message["status"]
             await send(message)
 
-        sender = self._state.keyring.sender(_credentials(headers))
+        sender = self._sender(scope["path"], headers)
         named = [value for name, value in scope["headers"] if name == self._tenant_header]
         refusal = self._refusal(scope["path"], sender.role, named) or self._excess(scope, sender, request_id)
         tenant = named[0].decode("latin-1") if named else sender.tenant
@@ -71,6 +74,12 @@ class Gate:
         finally:
             if self._state.settings.enable_log_requests:
                 _log(scope, status, request_id, time.monotonic() - start)
+
+    def _sender(self, path: str, headers: Mapping[bytes, bytes]) -> Sender:
+        sender = self._state.keyring.sender(_credentials(headers))
+        if path.startswith(_PAGE_PATHS) and self._state.sessions.holds(session_token(headers)):
+            return Sender(Role.ADMIN)
+        return sender
 
     def _refusal(self, path: str, role: Role, tenants: Sequence[bytes]) -> ApiError | None:
         """``tenants``: as the header names them, where that counts. Of two nobody knows which one a gateway has set."""

@@ -19,6 +19,7 @@ from octavo.server.limits import ServerLimits
 from octavo.server.messages import shapes as anthropic
 from octavo.server.messages.bounds import message_bounds, prompt_bounds
 from octavo.server.messages.request import CountRequest, MessagesRequest
+from octavo.server.pool_shapes import PoolBlock, PoolBody, PoolRequest
 from octavo.server.responses.bounds import response_bounds
 from octavo.server.responses.request import ResponsesRequest
 from octavo.server.responses.shapes import ResponseBody
@@ -80,6 +81,10 @@ _PROBE = (Parameter("probe", "query", {"enum": list(PROBES), "default": PROBES[0
 _LIMIT = (Parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": MAX_REQUESTS, "default": 100}),)
 _PIN_ID = (Parameter("pin_id", "path", {"type": "string", "minLength": 1}),)
 _REQUEST_ID = (Parameter("request_id", "path", {"type": "string", "minLength": 1}),)
+_BLOCK_ID = (Parameter("block_id", "path", {"type": "integer", "minimum": 0}),)
+_AFTER = (Parameter("after", "query", {"type": "integer", "minimum": 0, "default": 0}),)
+_WATCHED = (400, 401, 403, 503)
+_FOUND = (401, 403, 404, 503)
 _POSITIVE = {"type": "integer", "minimum": 1}
 
 ROUTES = (
@@ -163,6 +168,17 @@ ROUTES = (
         None,
         shapes.RequestHistory,
         (401, 403, 404, 503),
+        _REQUEST_ID,
+    ),
+    Route("get", "/debug/pool", "The pool's blocks and who waits.", None, PoolBody, _WATCHED, _AFTER),
+    Route("get", "/debug/pool/blocks/{block_id}", "What is in a block.", None, PoolBlock, _FOUND, _BLOCK_ID),
+    Route(
+        "get",
+        "/debug/pool/requests/{request_id}",
+        "The block tables of a request.",
+        None,
+        PoolRequest,
+        (401, 403, 503),
         _REQUEST_ID,
     ),
 )

@@ -21,7 +21,8 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104
 class ServerSettings:
     """``host`` None: loopback without a key, every interface with one (spec D20). ``port`` 0 takes a free one.
 
-    ``admin_key`` opens the routes under /admin and /debug. Requests with it or one of ``pin_keys`` may pin prefixes,
+    ``admin_key`` opens /dashboard and the routes under /admin and /debug, which with ``dashboard_text`` tell what is in
+    a block. Requests with it or one of ``pin_keys`` may pin prefixes,
     with ``allow_pins`` all may; these keys are API keys too.
 
     ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
@@ -62,6 +63,7 @@ class ServerSettings:
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
     restart_engine: int = 0
+    dashboard_text: bool = False
 
     def __post_init__(self) -> None:
         """

@@ -11,8 +11,10 @@ from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.auth import Keyring
 from octavo.server.dialect import Dialect, find_dialect
 from octavo.server.errors import unavailable
+from octavo.server.pool_watch import PoolWatch
 from octavo.server.queue import Queue, QueueBounds
 from octavo.server.request_log import RequestLog
+from octavo.server.sessions import Sessions
 from octavo.server.settings import ServerSettings
 from octavo.server.structured import Constraints
 
@@ -44,6 +46,8 @@ class ServerState:
     longest_token_bytes: int = 0
     queue: Queue = field(init=False)
     keyring: Keyring = field(init=False)
+    pool_watch: PoolWatch = field(init=False)
+    sessions: Sessions = field(init=False)
     constraints: Constraints = field(default_factory=Constraints)
     request_log: RequestLog = field(default_factory=RequestLog)
     dialect: Dialect = field(default_factory=Dialect)
@@ -53,6 +57,8 @@ class ServerState:
         bounds = QueueBounds(self.settings.max_num_queued_reqs, self.settings.max_num_queued_tokens)
         self.queue = Queue(bounds, self.metrics.count_refused, time.monotonic)
         self.keyring = Keyring(self.settings)
+        self.pool_watch = PoolWatch(self.engine.look, time.monotonic)
+        self.sessions = Sessions(time.monotonic)
         self.metrics.watch_queue(lambda: (self.queue.num_requests, self.queue.num_tokens))
 
     @property

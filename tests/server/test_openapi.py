@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from jsonschema_rs import validator_for
 
 from octavo.core.sampling_params import SamplingLimits
-from octavo.server import admin, chat, completions, debug, embeddings, openapi, system, tokenize
+from octavo.server import admin, chat, completions, debug, embeddings, openapi, pool, system, tokenize
 from octavo.server import answer_shapes as shapes
 from octavo.server.limits import ServerLimits
 from octavo.server.messages import routes as messages
@@ -64,7 +64,7 @@ def asking(real: ServerProcess) -> Iterator[httpx.Client]:
 
 
 def test_every_route_is_shown_and_no_other() -> None:
-    families = (system, completions, chat, messages, responses, embeddings, tokenize, admin, debug, openapi)
+    families = (system, completions, chat, messages, responses, embeddings, tokenize, admin, debug, pool, openapi)
     routes = [route for family in families for route in family.router.routes if isinstance(route, APIRoute)]
     served = {(method, route.path.replace(":path", "")) for route in routes for method in route.methods}
     assert {(route.method.upper(), route.path) for route in ROUTES} == served

@@ -6,7 +6,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.core.errors import ConfigurationError, TooLongError
@@ -14,6 +14,7 @@ from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
 from octavo.engine.deadlines import Deadlines, timeout_message
 from octavo.engine.interface import EngineLimits, StartListener, nobody
+from octavo.engine.looks import BlockLook, ChoiceLook, Look, RequestLook, StepLook
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from octavo.engine.traces import RequestTrace
 from tests.support.byte_tokenizer import EOS
@@ -93,6 +94,36 @@ class _Choice:
     first_token: float | None = None
 
 
+class FakeWatch:
+    """EngineWatch of the fake engine: the running choices have a block each."""
+
+    def __init__(self, stats: EngineStats, running: Sequence[_Choice]) -> None:
+        self._stats = stats
+        self._running = running
+
+    def look(self) -> Look:
+        blocks = bytes([2] * len(self._running)).ljust(self._stats.num_blocks, b"\0")
+        requests = [_look(choice) for choice in self._running]
+        steps = [StepLook(self._stats.num_steps, time.time(), 0.01, 0, len(requests), len(requests))]
+        return Look(time.time(), self._stats.num_steps, len(requests), 0, 64, 4, 16, blocks, requests, steps, [])
+
+    def block(self, block_id: int, with_tokens: bool) -> BlockLook | None:
+        if block_id >= self._stats.num_blocks:
+            return None
+        return BlockLook(block_id, 0, 0, False, 0, [], [104, 105] if with_tokens else [])
+
+    def choices(self, request_ids: Iterable[str]) -> list[ChoiceLook]:
+        wanted = set(request_ids)
+        running = enumerate(self._running)
+        return [ChoiceLook(_look(each), [[at]]) for at, each in running if each.request.request_id in wanted]
+
+
+def _look(choice: _Choice) -> RequestLook:
+    request, num_prompt, num_generated = choice.request, len(choice.request.prompt_token_ids), len(choice.tokens)
+    counts = num_prompt, 0, num_prompt + num_generated, num_generated, 1, num_prompt + choice.max_tokens
+    return RequestLook(request.request_id, choice.index, "running", "default", 0, *counts)
+
+
 class FakeEngine:
     """EngineLoop (octavo/engine/interface.py); a block is never shared, choices wait for one of max_num_seqs places."""
 
@@ -165,6 +196,10 @@ class FakeEngine:
 
     def traces(self, request_ids: Sequence[str] | None, count: int) -> list[RequestTrace]:
         return []
+
+    @property
+    def watch(self) -> FakeWatch:
+        return FakeWatch(self._stats, self._running)
 
     def step(self, on_start: StartListener = nobody) -> EngineOutputs:
         self._end_overdue()

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
-from octavo.engine.interface import EngineLimits, StartListener, nobody
+from octavo.engine.interface import EngineLimits, EngineWatch, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from octavo.engine.traces import RequestTrace
 
@@ -127,6 +127,10 @@ class FrontEngine:
     def stats(self) -> EngineStats:
         self._stats.num_running = len(self._streams)
         return self._stats
+
+    @property
+    def watch(self) -> EngineWatch:
+        raise NotImplementedError("there is no pool to look at")
 
     def reset_prefix_cache(self) -> None: ...
 
