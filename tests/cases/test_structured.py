@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -271,6 +271,73 @@ def test_a_grammar_that_breaks_ends_its_own_request(rand: Path, monkeypatch: pyt
     assert failed.finish_reason == "error"
     assert "RuntimeError" in (failed.deltas[-1].error or "")
     assert (answer.finish_reason, len(answer.text)) == ("stop", 4)
+
+
+ATTACKS: list[dict[str, Any]] = [
+    {"structured_outputs": {"regex": "(ab|cd|[e-z]{1,3}){4,12}!"}, "stop": ["zz", "cda"], "min_tokens": 4},
+    {"structured_outputs": {"json": PERSON}, "logit_bias": {ord("{"): -9.0, ord(" "): 5.0}, "bad_words": ["red"]},
+    {"structured_outputs": {"grammar": 'root ::= "x" | "x" root | "y" root'}, "stop": ["yxy"], "bad_words": ["xxx"]},
+    {"structured_outputs": {"json": ROWS}, "thinking": Thinking("a", "e", is_open=True), "logit_bias": {ord("e"): 2.0}},
+]
+
+
+def attack_jobs() -> list[Job]:
+    """Eight choices each, with all else that changes what may be drawn."""
+    return [
+        Job(
+            random_ids(9 + 5 * index, RAND_VOCAB - 8, seed=40 + index),
+            SamplingParams(n=8, max_tokens=40, temperature=1.0, seed=index, logprobs=1, **fields),
+        )
+        for index, fields in enumerate(ATTACKS)
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"swap_space": 0},
+        {"preemption_mode": "swap", "swap_space": 0.01},
+        {"swap_space": 0, "speculation": "ngram", "max_steps_in_flight": 2},
+    ],
+    ids=["recomputed", "swapped", "drafted, two in flight"],
+)
+def test_eight_choices_in_a_pool_of_few_blocks(rand: Path, settings: dict[str, Any]) -> None:
+    jobs = attack_jobs()
+    expected = all_bits(run_apart(Driver(rand, enable_prefix_caching=False, **LARGE), jobs))
+    small = {**LARGE, "num_blocks": 44, "max_model_len": 170}
+    driver = Driver(rand, checks="max_steps_in_flight" not in settings, **small, **settings)
+    assert all_bits(driver.run(jobs)) == expected
+    assert driver.engine.stats().num_preemptions > 3
+    assert driver.engine.stats().num_active_blocks == 0
+
+
+class Mean:
+    """Implements ``Drafter``, and is sure of all it says: tokens that no grammar takes, ends, and what came before."""
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        self._source = Random(len(token_ids))
+
+    def propose(self, token_ids: Sequence[int]) -> Iterator[tuple[int, float]]:
+        source = Random(sum(token_ids))
+        while True:
+            yield source.choice([*token_ids[-8:], RAND_VOCAB - 1, RAND_VOCAB - 2, 0, ord("x"), ord("{")]), 1.0
+
+
+def test_drafts_of_a_mean_drafter_change_nothing_also_where_grammars_fail(rand: Path) -> None:
+    """Hostile grammars among them: one that gets too ambiguous, one that is too complex to follow."""
+    hostile: list[dict[str, Any]] = [
+        {"grammar": 'start: s\ns: s s | s s s | "x"'},
+        {"regex": "(?:(?:x|b)*x(?:x|b){14}){1,30}"},
+        {"regex": "x{0,200}"},
+    ]
+    params = [SamplingParams(temperature=1.0, seed=1, max_tokens=60, structured_outputs=asked) for asked in hostile]
+    jobs = [*attack_jobs(), *(Job([1, 2, index], each) for index, each in enumerate(params))]
+    expected = all_bits(run_apart(Driver(rand, enable_prefix_caching=False, **LARGE), jobs))
+    driver = Driver(rand, **LARGE)
+    speculation = driver.engine._scheduler.speculation
+    speculation._max_draft_tokens, speculation._make_drafter = 5, Mean
+    assert all_bits(driver.run(jobs)) == expected
+    assert driver.engine.stats().num_draft_tokens > 100
 
 
 def test_b52_rows_beyond_the_tokenizer_are_never_drawn(tmp_path: Path) -> None:
