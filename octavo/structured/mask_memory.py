@@ -18,11 +18,11 @@ MAX_NODES = 20_000
 """What is left of a counted expression is another one at each count; beyond so many they are forgotten."""
 
 MAX_NEW_NODES = 2_000
-"""At one text's next tokens: an expression that needs more costs more than it saves, and is given up."""
+"""At one token: an expression that needs more costs more than it saves, and is given up."""
 
 
 class _TooManyError(Exception):
-    """A text has too many expressions."""
+    """A token has led to too many expressions."""
 
 
 class MaskMemory:
@@ -60,8 +60,8 @@ class MaskMemory:
 
     def _after(self, texts: Iterable[bytes], left: Node) -> Node:
         made = self._made
-        most = made.num_nodes + MAX_NEW_NODES
         for text in texts:
+            most = made.num_nodes + MAX_NEW_NODES
             for byte in text:
                 left = made.after(left, byte)
                 if made.num_nodes > most:

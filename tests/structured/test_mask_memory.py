@@ -14,7 +14,7 @@ from octavo.runner.row_grammar import RowGrammar
 from octavo.structured import mask_memory as memories
 from octavo.structured.byte_expressions import Expressions, Node
 from octavo.structured.compiler import CompiledGrammar
-from octavo.structured.mask_memory import MAX_CHARACTERS, MaskMemory, mask_memory
+from octavo.structured.mask_memory import MAX_CHARACTERS, MAX_NODES, MaskMemory, mask_memory
 from octavo.structured.regex_reader import UnknownSyntaxError, read_regex
 from octavo.structured.vocabulary import Vocabulary
 
@@ -218,3 +218,12 @@ def test_an_expression_that_nests_too_deeply_for_python_is_given_up() -> None:
 def test_longer_expressions_and_other_constraints_have_no_memory() -> None:
     assert mask_memory(Constraint("regex", "a" * (MAX_CHARACTERS + 1)), VOCABULARY) is None
     assert mask_memory(Constraint("choice", '["a"]'), VOCABULARY) is None
+
+
+def test_a_long_text_that_comes_back_is_read_again() -> None:
+    """After preemption, where what was known of it was forgotten."""
+    memory = MaskMemory("([a-z]{1,12}[ ,.]){10000}", 8)
+    assert memory.after([b"abcdef,"] * 5000) is not None
+    assert memory._made.num_nodes > MAX_NODES
+    assert memory.after([b"abcdef,"] * 5000) is not None
+    assert memory.after([b"a"]) is not None
