@@ -41,6 +41,7 @@ from octavo.server.structured import asked_constraint, constraint_field
 from octavo.server.timing import timing_of
 from octavo.server.tool_choice import ToolUse, tool_use
 from octavo.server.tool_messages import with_parsed_arguments
+from octavo.server.truncation import num_kept
 
 router = APIRouter()
 
@@ -99,7 +100,7 @@ async def opened_chat(
     params = _params(state, fields, tools)
     beam_search = beam_search_params(fields, params)
     role = role_of(request)
-    truncate = fields.truncate_prompt_tokens
+    truncate = num_kept(fields.truncate_prompt_tokens, state.engine.limits.max_model_len, params.max_tokens)
     num_bytes = check_messages(state, fields.messages or [])
     messages = with_parsed_arguments(fields.messages or [])
     options = template_options(fields, tools.tools)
@@ -108,7 +109,7 @@ async def opened_chat(
     await state.constraints.check(params.constraint, constrained_by, timing, tenant_of(request))
     share = Share(params.n, fewest_message_tokens(state, num_bytes, truncate))
     with state.queue.enter(share, "messages", timing.patience) as place:
-        prompt = await _prompt(state, fields, messages, options)
+        prompt = await _prompt(state, messages, options, truncate)
         place.settle(params.n, [len(prompt.token_ids)])
         reply_format = _reply_format(state, fields, tools, messages, prompt, params.constraint is not None)
         if params.constraint is not None:
@@ -134,10 +135,10 @@ async def opened_chat(
         yield Chat(generation, reply_format, messages)
 
 
-async def _prompt(state: ServerState, fields: ChatRequest, messages: Messages, options: Mapping[str, Any]) -> Prompt:
+async def _prompt(state: ServerState, messages: Messages, options: Mapping[str, Any], truncate: int | None) -> Prompt:
     prompt = await encode_messages(state, messages, options)
-    if fields.truncate_prompt_tokens is not None:
-        prompt = Prompt(prompt.token_ids[-fields.truncate_prompt_tokens :])
+    if truncate is not None:
+        prompt = Prompt(prompt.token_ids[-truncate:])
     check_length(state, prompt.token_ids, "messages")
     return prompt
 

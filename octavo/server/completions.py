@@ -27,6 +27,7 @@ from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sa
 from octavo.server.state import ServerState
 from octavo.server.structured import asked_constraint, constraint_field
 from octavo.server.timing import timing_of
+from octavo.server.truncation import num_kept
 
 router = APIRouter()
 
@@ -55,7 +56,8 @@ async def create_completion(request: Request) -> Response:
     role = role_of(request)
     retention = retention_of(fields, role)
     timing = timing_of(request, fields, state.settings)
-    items, truncate = split_prompts(state, fields.prompt, params.n), fields.truncate_prompt_tokens
+    items = split_prompts(state, fields.prompt, params.n)
+    truncate = num_kept(fields.truncate_prompt_tokens, state.engine.limits.max_model_len, params.max_tokens)
     await state.constraints.check(params.constraint, constraint_field(fields), timing, tenant_of(request))
     share = Share(params.n * len(items), fewest_tokens(state, items, truncate))
     with state.queue.enter(share, patience=timing.patience) as place:

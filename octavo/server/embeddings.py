@@ -25,6 +25,7 @@ from octavo.server.prompts import encode_prompts, fewest_tokens, in_text_thread,
 from octavo.server.sampling import Int64, SamplingFields
 from octavo.server.state import ServerState
 from octavo.server.timing import timing_of
+from octavo.server.truncation import check_truncation, num_kept
 
 router = APIRouter()
 
@@ -65,7 +66,7 @@ async def _vectors(
 ) -> tuple[Generation, list[OutputDelta]]:
     items = split_prompts(state, fields.input, 1)
     timing = timing_of(request, SamplingFields(), state.settings)
-    truncate = fields.truncate_prompt_tokens
+    truncate = num_kept(fields.truncate_prompt_tokens, state.engine.limits.max_model_len, 1)
     with state.queue.enter(Share(len(items), fewest_tokens(state, items, truncate)), "input", timing.patience) as place:
         prompts = await encode_prompts(
             state, items, add_special_tokens=fields.add_special_tokens is not False, truncate=truncate
@@ -91,10 +92,9 @@ async def _vectors(
 
 def _check(state: ServerState, fields: EmbeddingRequest) -> None:
     check_salt(fields.cache_salt, state.settings.limits.sampling.cache_salt_characters)
-    for name in ("dimensions", "truncate_prompt_tokens"):
-        value = getattr(fields, name)
-        if value is not None and value < 1:
-            raise InvalidRequestError(f"{name} must be at least 1, got {value}.", name)
+    check_truncation(fields.truncate_prompt_tokens)
+    if fields.dimensions is not None and fields.dimensions < 1:
+        raise InvalidRequestError(f"dimensions must be at least 1, got {fields.dimensions}.", "dimensions")
 
 
 def _body(state: ServerState, fields: EmbeddingRequest, choices: Sequence[OutputDelta]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured import Constraint
 from octavo.engine.intake import check_has_salt, check_salt
 from octavo.server.limits import ServerLimits
+from octavo.server.truncation import check_truncation
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Whole numbers that fit the wire; narrower ranges are SamplingParams' own."""
@@ -122,8 +123,7 @@ def refuse_unsupported(fields: SamplingFields, limits: ServerLimits) -> None:
         raise InvalidRequestError("stream_options may be set only when stream is true.", "stream_options")
     if fields.prompt_logprobs is not None and fields.stream:
         raise InvalidRequestError("prompt_logprobs is not available when stream is true.", "prompt_logprobs")
-    if fields.truncate_prompt_tokens is not None and fields.truncate_prompt_tokens < 1:
-        raise InvalidRequestError("truncate_prompt_tokens must be at least 1.", "truncate_prompt_tokens")
+    check_truncation(fields.truncate_prompt_tokens)
     salt = fields.cache_salt
     check_salt(salt, limits.sampling.cache_salt_characters)
     check_has_salt(fields.cache_open_tokens, salt)

@@ -9,6 +9,7 @@ from octavo.server.keeping import MARK_SECONDS
 from octavo.server.limits import ServerLimits
 from octavo.server.timing import MOST_MS
 from octavo.server.tool_choice import MAX_NAME_CHARACTERS
+from octavo.server.truncation import AS_MANY_AS_FIT
 
 Schema = dict[str, Any]
 
@@ -49,7 +50,7 @@ def bounds(limits: ServerLimits, model: str) -> dict[str, Schema]:
         },
         "allowed_token_ids": ids | {"minItems": 1},
         "bad_words": {"type": "array", "items": texts, "maxItems": sampling.bad_words},
-        "truncate_prompt_tokens": _whole(1, 2**63 - 1),
+        "truncate_prompt_tokens": _whole(AS_MANY_AS_FIT, 2**63 - 1) | {"not": {"const": 0}},
         "priority": _whole(-PRIORITY_LIMIT, PRIORITY_LIMIT - 1),
         "cache_salt": {"type": "string", "minLength": 1, "maxLength": sampling.cache_salt_characters},
         "retention_priority": _whole(0, 100),

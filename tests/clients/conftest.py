@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_server import ServerProcess, running_real_server, running_server
+from tests.support.models import rand_model
 
 
 @pytest.fixture(scope="session")
@@ -21,4 +22,19 @@ def typing_server() -> Iterator[ServerProcess]:
 def model_server(smollm2_path: Path) -> Iterator[ServerProcess]:
     """SmolLM2-135M, under the fake one's name."""
     with running_real_server(smollm2_path, "--max-model-len", "2k", "--tool-call-parser", "hermes") as running:
+        yield running.wait_ready(60.0)
+
+
+@pytest.fixture(scope="session")
+def small_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model in the layout of the hub, with a tokenizer that clients can load."""
+    path = tmp_path_factory.mktemp("small")
+    rand_model(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_server(small_path: Path) -> Iterator[ServerProcess]:
+    """It, under the fake one's name."""
+    with running_real_server(small_path, "--num-blocks", "512") as running:
         yield running.wait_ready(60.0)

@@ -82,6 +82,7 @@ def test_formats_and_dimensions(client: httpx.Client) -> None:
         ({"dimensions": 5}, "dimensions"),
         ({"encoding_format": "int8"}, "encoding_format"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"cache_salt": ""}, "cache_salt"),
     ],
     ids=lambda value: repr(value)[:60],

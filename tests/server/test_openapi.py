@@ -101,7 +101,7 @@ def test_what_is_refused_by_its_bounds_is_refused_by_the_server(asking: httpx.Cl
         "stop": ["", "x", "x" * 256, "x" * 257, [], ["x"] * 16, ["x"] * 17, [""]], "max_tokens": [0, 1],
         "stop_token_ids": [[], [1] * 128, [1] * 129, [-1]], "bad_words": [["x"] * 128, ["x"] * 129, [""]],
         "logit_bias": [{}, {"5": 100}, {"5": 101}, {"x": 1}], "allowed_token_ids": [[], [1]], "min_tokens": [-1, 0],
-        "cache_salt": ["", "x", "x" * 1024, "x" * 1025], "truncate_prompt_tokens": [0, 1],
+        "cache_salt": ["", "x", "x" * 1024, "x" * 1025], "truncate_prompt_tokens": [-2, -1, 0, 1],
         "prompt": [[], [5], {}, [[]]],
         "prompt_logprobs": [-1, 0, 20, 21], "retention_priority": [-1, 0, 100, 101], "slo_ttft_ms": [0, 1e6],
         "request_timeout_ms": [-1, 1e6], "model": ["other"], "stream": ["yes"], "early_stopping": ["soon"],

@@ -39,7 +39,7 @@ BAD_EVERYWHERE: list[tuple[str, Any]] = [
     ("logit_bias", {"264": 1}), ("logit_bias", {"a": 1}), ("logit_bias", {"1": 101}), ("logit_bias", [1]),
     ("prompt_logprobs", -1), ("prompt_logprobs", 10**6),
     ("cache_salt", ""), ("cache_salt", "x" * 1025), ("cache_salt", 5),
-    ("priority", 10**30), ("truncate_prompt_tokens", 0), ("truncate_prompt_tokens", -1),
+    ("priority", 10**30), ("truncate_prompt_tokens", 0), ("truncate_prompt_tokens", -2),
     ("use_beam_search", "yes"), ("length_penalty", 2.0),
     ("response_format", {"type": "nope"}), ("response_format", {}),
     ("stream_options", {"include_usage": True}), ("stream", "yes"), ("model", 5),
@@ -107,6 +107,7 @@ def test_both_ways_to_begin_an_answer(client: httpx.Client) -> None:
         {"prompt": [65] * 511, "max_tokens": 1},  # B33: one token of room
         {"prompt": [263]},  # B52: a row of the model beyond the tokenizer's ids
         {"truncate_prompt_tokens": 100, "prompt": "x" * 6400},
+        {"truncate_prompt_tokens": -1, "prompt": "x" * 6400, "max_tokens": 100},
         {"skip_special_tokens": False, "min_tokens": 1, "ignore_eos": True, "priority": 0, "length_penalty": 1.0},
         {"suffix": "", "stream": False, "stop": [], "response_format": {"type": "text"}},
     ],
