@@ -35,6 +35,6 @@ def small_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small_server(small_path: Path) -> Iterator[ServerProcess]:
-    """It, under the fake one's name."""
-    with running_real_server(small_path, "--num-blocks", "512") as running:
+    """It, under the fake one's name, computed without rounding to 8 bits."""
+    with running_real_server(small_path, "--num-blocks", "512", "--dtype", "float32") as running:
         yield running.wait_ready(60.0)
