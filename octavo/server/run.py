@@ -163,19 +163,30 @@ class ServerRun:
     async def _reload(self) -> None:
         while self._reload_asked:
             self._reload_asked = False
-            await in_daemon_thread(self._read_again)
+            await in_daemon_thread(self._read_keys)
+            self._read_certificate()  # here: connections are being made with it
 
-    def _read_again(self) -> None:
-        """Keys and certificate; what cannot be used stays as it was."""
+    def _read_keys(self) -> None:
+        """What cannot be used leaves them as they were."""
+        if self._settings.api_key_file is None:
+            return
         try:
             num_tenants = self._state.keyring.reload()
-            logger.info("The keys were read again; the file names %d tenants.", num_tenants)
         except ConfigurationError as error:
             logger.error("The keys stay as they were: %s", error)  # noqa: TRY400  (a sentence, no fault of the code)
+        else:
+            logger.info("The keys were read again; the file names %d tenants.", num_tenants)
+
+    def _read_certificate(self) -> None:
+        """What cannot be used leaves it as it was."""
+        if self._settings.ssl_certfile is None:
+            return
         try:
             self._http.reload_certificate()
         except OSError as error:
             logger.error("The certificate stays as it was: %s", error.strerror or error)  # noqa: TRY400
+        else:
+            logger.info("The certificate was read again.")
 
     def _on_signal(self, number: int) -> None:
         """First: drain (spec D22). Second: end at once."""

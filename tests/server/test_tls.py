@@ -42,7 +42,7 @@ def test_https_with_a_certificate_that_is_renewed(tmp_path: Path) -> None:
         shutil.copy(renewed_key, key)
         shutil.copy(renewed_cert, cert)
         os.kill(server.process.pid, signal.SIGHUP)
-        wait_until(lambda: "read again" in server.log)
+        wait_until(lambda: "certificate was read again" in server.log)
         with asked(server.url, renewed_cert) as client:
             assert client.get("/health").status_code == 200
         cert.write_text("none")
