@@ -7,7 +7,7 @@ so the figures are the same on every machine.
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from octavo.bench.paged import random_tokens
-from octavo.bench.replay import Replay
+from octavo.bench.replay import Waits
 from octavo.bench.report import report
 from octavo.bench.traces import AZURE_TRACES, TracedRequest, azure_trace
 from octavo.cli.table import json_option
@@ -27,7 +27,10 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import ADMISSION_QUANTILE, SchedulerConfig
-from octavo.core.step import StepPlan
+from octavo.core.step import StepPlan, StepResult
+from octavo.sim.ends import Ends
+from octavo.sim.replay import Arrival, Replay, Server
+from octavo.sim.runner import draw_row_ids
 
 QUANTILES = (0.0, 0.5, 0.7, 0.9, 0.95, 0.99, ADMISSION_QUANTILE)
 """0: admission does not look ahead."""
@@ -81,16 +84,14 @@ class Load:
         source = random.Random(self.seed)
         return [random_tokens(request.lengths.prompt, source) for request in self.trace]
 
-    def arrivals(self, rate: float) -> Iterator[tuple[float, Request]]:
+    def arrivals(self, rate: float) -> Iterator[Arrival]:
         """Requests and the second in which each arrives; all at once where ``rate`` is infinite."""
         first, last = self.trace[0].seconds, self.trace[-1].seconds
         speed = 0.0 if math.isinf(rate) else (len(self.trace) - 1) / rate / (last - first)
         for number, (traced, prompt) in enumerate(zip(self.trace, self.prompts, strict=True)):
             max_tokens = min(MAX_TOKENS, self.num_blocks * 16 - len(prompt))
-            yield (
-                speed * (traced.seconds - first),
-                Request(str(number), prompt, SamplingParams(), max_tokens=max_tokens),
-            )
+            request = Request(str(number), prompt, SamplingParams(), max_tokens=max_tokens)
+            yield Arrival(speed * (traced.seconds - first), request)
 
     def make_scheduler(self, quantile: float) -> Scheduler:
         config = SchedulerConfig(
@@ -124,14 +125,16 @@ class Run:
 
 def run(load: Load, quantile: float, rate: float) -> Run:
     """The whole load, to its last token."""
-    scheduler, found = load.make_scheduler(quantile), Run()
-    replay = Replay(scheduler, load.arrivals(rate))
-    lengths = {str(number): request.lengths.output for number, request in enumerate(load.trace)}
+    scheduler, found, ends = load.make_scheduler(quantile), Run(), Ends()
+    arrivals = list(load.arrivals(rate))
+    for arrival, traced in zip(arrivals, load.trace, strict=True):
+        ends.add(arrival.request, traced.lengths.output)
 
-    def stops(drawn: Sequence[Request], _token_ids: Sequence[int]) -> Mapping[Request, str]:
-        return {request: "" for request in drawn if request.num_output_tokens >= lengths[request.request_id]}
+    def draw(plan: StepPlan) -> StepResult:
+        ends.begin_landing()
+        return draw_row_ids(plan)
 
-    def lasts(plan: StepPlan) -> float:
+    def step_seconds(plan: StepPlan) -> float:
         seconds = load.step_time.seconds(plan.num_tokens)
         if scheduler.num_waiting:
             found.waiting_seconds += seconds
@@ -139,10 +142,12 @@ def run(load: Load, quantile: float, rate: float) -> Run:
             found.resident_seconds += seconds * len(scheduler.running)
         return seconds
 
-    for outcome in replay.steps(lasts, stops):
-        found.ends += [replay.now] * len(outcome.finished)
-    found.ttft = {request.request_id: wait for request, wait in replay.waits.items()}
-    found.num_preempted = sum(request.num_preemptions > 0 for request in replay.requests)
+    server, times = Server(scheduler, step_seconds, draw=draw, check_stop=ends.check), Waits(arrivals)
+    for step in Replay([server], arrivals).steps():
+        times.note(step)
+        found.ends += [step.now] * len(step.outcome.finished)
+    found.ttft = {request.request_id: wait for request, wait in times.waits.items()}
+    found.num_preempted = sum(arrival.request.num_preemptions > 0 for arrival in arrivals)
     found.num_preemptions = scheduler.counters.num_preemptions
     return found
 

@@ -1,19 +1,16 @@
 """Loads for the prefix cache: recorded ones, and generated conversations."""
 
-import gzip
-import json
 import math
 import random
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo.core.errors import ConfigurationError
+from octavo.sim.traces.mooncake import BLOCK_SIZE
+from octavo.sim.traces.source import TraceSource
 
-MOONCAKE_BLOCK_SIZE = 512
 _NAME_BYTES = 8
 
 
@@ -36,32 +33,19 @@ class Trace(NamedTuple):
 
 
 def read_mooncake(path: Path) -> Trace:
-    """A trace in the format of "Mooncake: Trading More Storage for Less Computation" (Qin et al., FAST 2025): JSON
-    lines, gzipped or not, with ``input_length`` in tokens and ``hash_ids``, one a block of 512 tokens.
-
-    Its last block is as a rule partly filled; it counts for the tokens in it.
+    """A trace in Mooncake's format. Its last block is as a rule partly filled; it counts for the tokens in it.
 
     Raises:
         ConfigurationError: the file cannot be read, or a line is no such request.
     """
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw).decode()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the trace {path}: {error.strerror or error}") from error
-    except (EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise ConfigurationError(f"{path} is neither JSON lines nor these gzipped: {error}") from error
-    requests = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            fields = json.loads(line)
-            names = [int(hash_id).to_bytes(_NAME_BYTES, "little") for hash_id in fields["hash_ids"]]
-            requests.append(CachedRequest(names, int(fields["input_length"])))
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise ConfigurationError(
-                f"line {number} of {path} is no request with input_length and hash_ids: {error!r}"
-            ) from error
-    return Trace(requests, MOONCAKE_BLOCK_SIZE)
+    requests = TraceSource(path, "mooncake").requests()
+    return Trace(
+        [
+            CachedRequest([name.to_bytes(_NAME_BYTES, "little") for name in request.blocks], request.prompt)
+            for request in requests
+        ],
+        BLOCK_SIZE,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from statistics import quantiles
 
 import click
 
-from octavo.bench.replay import Replay, poisson_arrivals
+from octavo.bench.replay import Waits, one_step, poisson_arrivals
 from octavo.bench.report import report
 from octavo.bench.traces import Lengths, draw_lengths
 from octavo.cli.table import json_option
@@ -20,6 +20,7 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import POLICY_NAMES, PolicySettings, SchedulerConfig
+from octavo.sim.replay import Arrival, Replay, Server
 
 HEAVY, LIGHT = "heavy", "light"
 
@@ -58,12 +59,12 @@ class Load:
     max_num_seqs: int
     seed: int
 
-    def arrivals(self) -> Iterator[tuple[int, Request]]:
+    def arrivals(self) -> Iterator[Arrival]:
         """Requests and the step before which each arrives; the same each time."""
-        for number, (step, request) in enumerate(poisson_arrivals(self.lengths, self.rate, self.seed)):
+        for number, arrival in enumerate(poisson_arrivals(self.lengths, self.rate, self.seed)):
             is_light = number % (TIMES + 1) == TIMES
-            request.tenant, request.priority = (LIGHT, 0) if is_light else (HEAVY, 1)
-            yield step, request
+            arrival.request.tenant, arrival.request.priority = (LIGHT, 0) if is_light else (HEAVY, 1)
+            yield arrival
 
     def bound(self, policy: PolicySettings) -> float:
         """By how much the service of two tenants may differ under "fair": docs/scheduling.md."""
@@ -96,15 +97,18 @@ class Run:
 
 def run(load: Load, policy: PolicySettings) -> Run:
     """The whole load, to its last token."""
-    scheduler, found = load.make_scheduler(policy), Run()
-    replay, since = Replay(scheduler, load.arrivals()), 0.0
-    for _ in replay.steps(tell_time=lambda now: scheduler.tell_time(now * STEP_SECONDS)):
-        ahead = _service(replay.requests, HEAVY, policy) - _service(replay.requests, LIGHT, policy)
+    scheduler, found, arrivals = load.make_scheduler(policy), Run(), list(load.arrivals())
+    server = Server(scheduler, one_step, tell_time=lambda now: scheduler.tell_time(now * STEP_SECONDS))
+    replay, times, since = Replay([server], arrivals), Waits(arrivals), 0.0
+    requests = [arrival.request for arrival in arrivals]
+    for step in replay.steps():
+        times.note(step)
+        ahead = _service(requests, HEAVY, policy) - _service(requests, LIGHT, policy)
         if {HEAVY, LIGHT} <= {each.tenant for each in scheduler.open_requests if each.status is Status.WAITING}:
             found.differences.append(ahead - since)
         else:
             since = ahead
-    found.waits = replay.waits
+    found.waits = times.waits
     found.num_preemptions, found.num_steps = scheduler.counters.num_preemptions, int(replay.now)
     return found
 

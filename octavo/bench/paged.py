@@ -14,6 +14,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import ADMISSION_QUANTILE, SchedulerConfig
 from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
+from octavo.sim.filled import num_filled_slots
 
 VOCAB_SIZE = 49152
 """SmolLM2's. Prompts are random tokens: no two of them share a block by chance."""
@@ -103,25 +104,12 @@ class Paged:
             waiting, resident = scheduler.num_waiting, len(scheduler.running)
             has_budget = plan.num_tokens < self._memory.max_num_batched_tokens and resident < self._memory.max_num_seqs
             yield Sample(
-                filled_slots=self._num_filled_slots(),
+                filled_slots=num_filled_slots(scheduler),
                 held_slots=(pool.num_blocks - pool.num_free) * self._memory.block_size,
                 resident=resident,
                 waiting=waiting,
                 blocked=waiting > 0 and has_budget,
             )
-
-    def _num_filled_slots(self) -> int:
-        size = self._memory.block_size
-        full: set[int] = set()
-        partial: dict[int, int] = {}
-        for request in self._scheduler.running:
-            assert request.tables is not None
-            num_full, rest = divmod(request.num_computed_tokens, size)
-            table = request.tables.groups[0]
-            full.update(table[:num_full])
-            if rest:
-                partial[table[num_full]] = rest
-        return len(full) * size + sum(partial.values())
 
 
 def random_tokens(count: int, source: random.Random) -> list[int]:

@@ -14,7 +14,7 @@ from statistics import fmean, quantiles
 
 import click
 
-from octavo.bench.replay import Replay, poisson_arrivals
+from octavo.bench.replay import Waits, one_step, poisson_arrivals
 from octavo.bench.report import report
 from octavo.bench.traces import Lengths, draw_lengths
 from octavo.cli.table import json_option
@@ -22,6 +22,7 @@ from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig, SkipBounds
+from octavo.sim.replay import Replay, Server
 
 LARGE_SHARE = 0.1
 """Of the requests, those with the longest prompts: they count as large, the others as small."""
@@ -84,13 +85,14 @@ class Run:
 
 def run(load: Load, bounds: SkipBounds) -> Run:
     """The whole load, to its last token."""
-    replay = Replay(load.make_scheduler(bounds), poisson_arrivals(load.lengths, load.rate, load.seed))
-    for _ in replay.steps():
-        pass
+    scheduler, arrivals = load.make_scheduler(bounds), list(poisson_arrivals(load.lengths, load.rate, load.seed))
+    replay, found = Replay([Server(scheduler, one_step)], arrivals), Waits(arrivals)
+    for step in replay.steps():
+        found.note(step)
     return Run(
-        [int(replay.waits[request]) for request in replay.requests],
-        [request.num_skips for request in replay.requests],
-        replay.scheduler.counters.num_preemptions,
+        [int(found.waits[arrival.request]) for arrival in arrivals],
+        [arrival.request.num_skips for arrival in arrivals],
+        scheduler.counters.num_preemptions,
         int(replay.now),
     )
 

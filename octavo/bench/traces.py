@@ -6,12 +6,13 @@ GeneratedTokens of 19,366 requests of conversations and of 8,819 of code complet
 Generative LLM Inference Using Phase Splitting" (Patel et al., ISCA 2024).
 """
 
-import csv
-import gzip
 import random
-from datetime import datetime
 from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
+
+from octavo.sim.traces.azure import read_azure
+from octavo.sim.traces.lines import TraceFile
 
 AZURE_TRACES = {"azure": "conv", "azure-code": "code"}
 """Names of the traces in commands -> in their files' names."""
@@ -41,17 +42,13 @@ class TracedRequest(NamedTuple):
 
 def azure_trace(name: str) -> list[TracedRequest]:
     """Every request of a trace, one of ``AZURE_TRACES``, in order of arrival."""
-    rows = _rows(name)
-    arrivals = [datetime.fromisoformat(row["TIMESTAMP"]) for row in rows]
-    return [
-        TracedRequest((arrival - arrivals[0]).total_seconds(), _lengths(row))
-        for arrival, row in zip(arrivals, rows, strict=True)
-    ]
+    requests, _ = read_azure(TraceFile(azure_path(name)))
+    return [TracedRequest(request.seconds, Lengths(request.prompt, request.output)) for request in requests]
 
 
 def azure_lengths(name: str = "azure") -> list[Lengths]:
     """The lengths alone, in order of arrival."""
-    return [_lengths(row) for row in _rows(name)]
+    return [request.lengths for request in azure_trace(name)]
 
 
 def draw_lengths(count: int, seed: int, divisor: int = 1, name: str = "azure") -> list[Lengths]:
@@ -63,10 +60,6 @@ def draw_lengths(count: int, seed: int, divisor: int = 1, name: str = "azure") -
     return [lengths.divided(divisor) for lengths in drawn]
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    source = files("octavo") / "data" / "azure" / f"AzureLLMInferenceTrace_{AZURE_TRACES[name]}.csv.gz"
-    return list(csv.DictReader(gzip.decompress(source.read_bytes()).decode("ascii").splitlines()))
-
-
-def _lengths(row: dict[str, str]) -> Lengths:
-    return Lengths(int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+def azure_path(name: str) -> Path:
+    """Where a trace, one of ``AZURE_TRACES``, is kept."""
+    return Path(str(files("octavo") / "data" / "azure" / f"AzureLLMInferenceTrace_{AZURE_TRACES[name]}.csv.gz"))

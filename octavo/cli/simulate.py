@@ -1,7 +1,7 @@
 """``octavo simulate``: a trace through the engine's own scheduler and allocator, under a virtual clock."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from octavo.bench.traces import AZURE_TRACES, azure_path
 from octavo.cli.objectives import Objectives
 from octavo.cli.simulate_picture import draw
 from octavo.cli.table import json_option, print_table, write_json, write_text
@@ -27,7 +28,15 @@ from octavo.sim.figures import PERCENTILES, figures, series
 from octavo.sim.recorder import OBJECTIVES, Recorder
 from octavo.sim.replay import LandedStep
 from octavo.sim.simulation import ServerSettings, Simulation
-from octavo.sim.traces.source import FORMATS, Pace, TraceSource
+from octavo.sim.traces.source import (
+    FORMATS,
+    SHAREGPT,
+    LengthsSource,
+    Pace,
+    Source,
+    detect_format,
+    open_source,
+)
 
 LINES = {
     "num_requests": "requests",
@@ -64,12 +73,13 @@ STEPS_A_LOOK = 64
 
 
 @click.command("simulate")
-@click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--format", "format_", type=click.Choice(tuple(FORMATS)), help="Of TRACE.  [default: as it looks]")
+@click.argument("trace")
+@click.option("--format", "format_", type=click.Choice(FORMATS), help="Of TRACE.  [default: as it looks]")
 @click.option("--lenient", is_flag=True, help="Leave out lines that are no requests, and count them.")
 @click.option("--limit", type=click.IntRange(1), help="Play so many requests at most.")
 @click.option("--speed", type=click.FloatRange(0, min_open=True), help="Play it so many times as fast.  [default: 1]")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second, instead of a speed.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Where times or lengths are drawn.")
 @click.option("--cost-model", default=DEFAULT, show_default=True, help="How long a step takes, or a JSON file of it.")
 @click.option("--num-blocks", type=click.IntRange(1), default=8192, show_default=True, help="Blocks in the KV cache.")
 @click.option("--block-size", type=click.IntRange(1), default=16, show_default=True, help="Tokens in a block.")
@@ -96,16 +106,20 @@ STEPS_A_LOOK = 64
 )
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw it to this SVG file.")
 @json_option
-def simulate(trace: Path, format_: str | None, **given: Any) -> None:
+def simulate(trace: str, format_: str | None, **given: Any) -> None:
     """Replay the requests of TRACE through the engine's own scheduler and allocator, with no model.
+
+    TRACE is a file, or azure, azure-code or sharegpt (fetched when it is first asked for, 27 MB).
 
     Nothing is computed and no clock is read: how long a step takes is what --cost-model says, so the figures are the
     same on every machine. docs/simulator.md says which traces can be read and what each figure means.
     """
-    source = TraceSource(trace, format_, lenient=given["lenient"])
-    pace = Pace(given["speed"] or 1.0, given["rate"], given["limit"])
+    pace = Pace(given["speed"] or 1.0, given["rate"], given["limit"], given["seed"])
     if given["speed"] and given["rate"]:
         raise click.UsageError("--speed and --rate say the same thing; give one of them")
+    source = find_source(trace, format_, lenient=given["lenient"])
+    for note in source.notes:
+        click.echo(note, err=True)
     simulation = Simulation(
         source.requests(pace), server_settings(given), parse_costs(given["cost_model"]), given["slos"]
     )
@@ -114,6 +128,28 @@ def simulate(trace: Path, format_: str | None, **given: Any) -> None:
     report(source, recorder, given["json_path"])
     if given["plot_path"] is not None:
         write_text(given["plot_path"], draw(recorder))
+
+
+def find_source(trace: str, name: str | None, *, lenient: bool) -> Source:
+    """A file, a trace that comes with Octavo, or ShareGPT, whose tokens the built-in model's tokenizer counts.
+
+    Raises:
+        ConfigurationError: it is no trace.
+    """
+    if trace in AZURE_TRACES:
+        return open_source(azure_path(trace), "azure")
+    if trace == SHAREGPT:
+        return LengthsSource(SHAREGPT, _sharegpt_lengths(None))
+    name = name or detect_format(Path(trace))
+    if name == SHAREGPT:
+        return LengthsSource(SHAREGPT, _sharegpt_lengths(Path(trace)))
+    return open_source(Path(trace), name, lenient=lenient)
+
+
+def _sharegpt_lengths(path: Path | None) -> Sequence[tuple[int, int]]:
+    from octavo.bench.sharegpt import sharegpt_lengths
+
+    return sharegpt_lengths(file=path)
 
 
 def server_settings(given: dict[str, Any]) -> ServerSettings:
@@ -136,7 +172,7 @@ def server_settings(given: dict[str, Any]) -> ServerSettings:
     return ServerSettings(config, cache, given["max_num_queued_reqs"])
 
 
-def report(source: TraceSource, recorder: Recorder, json_path: Path | None) -> None:
+def report(source: Source, recorder: Recorder, json_path: Path | None) -> None:
     """The table, what was left out, and the JSON."""
     row = figures(recorder)
     print_table(
@@ -155,7 +191,7 @@ def report(source: TraceSource, recorder: Recorder, json_path: Path | None) -> N
 
 
 @contextmanager
-def _progress(source: TraceSource, recorder: Recorder, limit: int | None) -> Iterator[Any]:
+def _progress(source: Source, recorder: Recorder, limit: int | None) -> Iterator[Any]:
     """A bar with the time left, by how much of the trace has been played."""
     layout = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, {remaining} left{postfix}"
     with tqdm(total=1.0, desc="simulating", bar_format=layout, disable=not sys.stderr.isatty(), leave=False) as bar:

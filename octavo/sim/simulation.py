@@ -14,8 +14,7 @@ from octavo.sim.costs import CostModel, work_of
 from octavo.sim.ends import Ends
 from octavo.sim.recorder import Recorder, SLOs
 from octavo.sim.replay import Arrival, LandedStep, Replay, Server, submit
-from octavo.sim.requests import make_request
-from octavo.sim.runner import draw_row_ids
+from octavo.sim.requests import Answers, make_request
 from octavo.sim.traces.request import TracedRequest
 
 TOO_LONG = "can never run"
@@ -43,6 +42,7 @@ class Simulation:
     ) -> None:
         self._settings = settings
         self._ends = Ends()
+        self._answers = Answers()
         self.scheduler = Scheduler(settings.scheduler, KVCacheManager(settings.cache))
         self.recorder = Recorder([self.scheduler], slos)
         server = Server(
@@ -60,6 +60,8 @@ class Simulation:
         for step in self._replay.steps():
             self.recorder.land(step)
             self.scheduler.take_preemptions()
+            for request in step.outcome.finished:
+                self._answers.drop(request)
             if on_step is not None:
                 on_step(step)
         return self.recorder
@@ -69,12 +71,13 @@ class Simulation:
             request = make_request(traced, number)
             if request.max_total_tokens > traced.prompt + traced.output:
                 self._ends.add(request, traced.output)
+            self._answers.expect(request, traced, number)
             self.recorder.arrive(request, traced.seconds)
             yield Arrival(traced.seconds, request)
 
     def _draw(self, plan: StepPlan) -> StepResult:
         self._ends.begin_landing()
-        return draw_row_ids(plan)
+        return self._answers.draw(plan, self.scheduler.last_planned)
 
     def _submit(self, scheduler: Scheduler, request: Request, now: float) -> None:
         most = self._settings.max_num_queued
@@ -88,4 +91,5 @@ class Simulation:
 
     def _refuse(self, request: Request, reason: str) -> None:
         self._ends.drop(request)
+        self._answers.drop(request)
         self.recorder.reject(request, reason)

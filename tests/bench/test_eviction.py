@@ -61,7 +61,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         read_mooncake(tmp_path / "absent")
     broken = tmp_path / "broken.gz"
     broken.write_bytes(gzip.compress(b"{}")[:-9])
-    with pytest.raises(ConfigurationError, match=r"broken\.gz is neither JSON lines"):
+    with pytest.raises(ConfigurationError, match=r"broken\.gz is neither text"):
         read_mooncake(broken)
 
 

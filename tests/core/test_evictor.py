@@ -106,6 +106,15 @@ def test_lru_is_that_of_a_prefix_tree(num_blocks: int, seed: int) -> None:
         assert cache.serve(request.names, num_blocks) == naive.serve(request.names)
 
 
+@pytest.mark.parametrize("num_blocks", [20, 195, 600])
+def test_lru_on_the_head_of_the_recorded_load_is_that_of_a_prefix_tree(mooncake: Trace, num_blocks: int) -> None:
+    """To the token, as ``replay`` counts them: those of the second half."""
+    requests, naive = mooncake.requests[:200], NaiveLRU(num_blocks)
+    hits = [min(512 * naive.serve(request.names), request.num_tokens) for request in requests]
+    head = Trace(requests, mooncake.block_size)
+    assert replay(head, num_blocks, EVICTION_POLICIES["lru"]) == sum(hits[100:])
+
+
 @pytest.mark.parametrize("num_blocks", _capacities(PUBLISHED_LRU))
 def test_lru_hits_what_was_published_to_the_token(mooncake: Trace, num_blocks: int) -> None:
     assert replay(mooncake, num_blocks, EVICTION_POLICIES["lru"]) == PUBLISHED_LRU[num_blocks]

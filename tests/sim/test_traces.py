@@ -1,14 +1,20 @@
 """Readers of traces: what they read, and how they name what is none."""
 
+import csv
 import gzip
+import json
+import tarfile
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
-from octavo.bench.traces import azure_trace
 from octavo.core.errors import ConfigurationError
+from octavo.sim.traces import request_log
 from octavo.sim.traces.request import TracedRequest
-from octavo.sim.traces.source import AS_IT_WAS, Pace, TraceSource
+from octavo.sim.traces.source import AS_IT_WAS, LengthsSource, Pace, TraceSource, detect_format, open_source
 
 AZURE = [
     "TIMESTAMP,ContextTokens,GeneratedTokens",
@@ -41,10 +47,14 @@ def test_an_azure_trace_is_known_by_its_columns(tmp_path: Path) -> None:
 
 
 def test_the_published_trace_reads_as_elsewhere() -> None:
+    """Against Python's own reader of CSV."""
     path = Path(__file__).parents[2] / "octavo/data/azure/AzureLLMInferenceTrace_conv.csv.gz"
+    rows = list(csv.DictReader(gzip.decompress(path.read_bytes()).decode().splitlines()))
+    times = [datetime.fromisoformat(row["TIMESTAMP"]) for row in rows]
     source = TraceSource(path)
     assert [(each.seconds, each.prompt, each.output) for each in source.requests()] == [
-        (each.seconds, *each.lengths) for each in azure_trace("azure")
+        ((time - times[0]).total_seconds(), int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+        for time, row in zip(times, rows, strict=True)
     ]
     assert source.share_read == 1.0
 
@@ -114,3 +124,232 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"TIMESTAMP\xff\xfe\n")
     with pytest.raises(ConfigurationError, match="neither text nor gzipped text"):
         read(tmp_path / "binary")
+
+
+# --- Mooncake ---
+
+MOONCAKE = [
+    {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]},
+    {"timestamp": 0, "input_length": 700, "output_length": 4, "hash_ids": [0, 3]},
+    {"timestamp": 3000, "input_length": 512, "output_length": 3, "hash_ids": [0]},
+]
+
+
+def mooncake(path: Path, *more: dict[str, object]) -> Path:
+    return write(path, [json.dumps(line) for line in [*MOONCAKE, *more]])
+
+
+def test_a_mooncake_trace_is_known_by_its_fields(tmp_path: Path) -> None:
+    source = open_source(mooncake(tmp_path / "trace"))
+    assert source.format == "mooncake"
+    assert list(source.requests()) == [
+        TracedRequest(0.0, 1100, 5, None, [0, 1, 2], 512),
+        TracedRequest(0.0, 700, 4, None, [0, 3], 512),
+        TracedRequest(3.0, 512, 3, None, [0], 512),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"timestamp": 2999}, "its time is 0.001 seconds before"),
+        ({"timestamp": -1}, "timestamp is -1, no time from 0 on"),
+        ({"timestamp": "now"}, "timestamp is 'now', no time from 0 on"),
+        ({"input_length": 0}, "input_length is 0; a request has at least one token"),
+        ({"input_length": 1.5}, "input_length is 1.5, no whole number"),
+        ({"output_length": -2}, "output_length is -2; a request has at least one token"),
+        ({"output_length": 10**9}, "output_length is 1000000000, above"),
+        ({"hash_ids": [1]}, "the number of hash_ids is 1, but 700 tokens are 2 blocks of 512"),
+        ({"hash_ids": ["a", 1]}, "hash_ids is ['a', 1], no list of whole numbers"),
+        ({"hash_ids": 3}, "hash_ids is 3, no list"),
+    ],
+)
+def test_a_line_of_mooncake_that_is_no_request_is_named(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    good = {"timestamp": 4000, "input_length": 700, "output_length": 4, "hash_ids": [0, 3]}
+    path = mooncake(tmp_path / "trace", good | changes, good)
+    with pytest.raises(ConfigurationError) as caught:
+        read(path)
+    assert f"line 4 of {path}: {message}" in str(caught.value)
+    source = open_source(path, lenient=True)
+    assert len(list(source.requests())) == 4
+    assert source.skipped.total() == 1
+
+
+@pytest.mark.parametrize("field", MOONCAKE[0])
+def test_a_field_of_mooncake_that_is_missing_is_named(field: str, tmp_path: Path) -> None:
+    line = {name: value for name, value in MOONCAKE[2].items() if name != field}
+    with pytest.raises(ConfigurationError, match=rf"line 4 of .*: there is no {field}"):
+        read(mooncake(tmp_path / "trace", line))
+
+
+def test_half_a_line_of_json_is_named(tmp_path: Path) -> None:
+    path = mooncake(tmp_path / "trace")
+    path.write_text(path.read_text() + '{"timestamp": 40')
+    with pytest.raises(ConfigurationError, match=r"line 4 of .*: cut off \(no JSON\)"):
+        read(path)
+
+
+# --- Octavo's own ---
+
+LOG = [
+    request_log.header(1_000_000.0, 16, "0.1.0"),
+    request_log.to_line(1, TracedRequest(2.5, 20, 3, 100, [0x1F, 0x7FFFFFFF], 16, "ab")),
+    request_log.to_line(0, TracedRequest(1.0, 5, 30, None, [7, 8, 9], 16)),
+    request_log.header(1_000_100.0, 32, "0.1.0"),
+    request_log.to_line(0, TracedRequest(0.25, 40, 1, 1, [3, 4], 32)),
+]
+
+
+def test_a_request_log_is_read_in_order_of_arrival(tmp_path: Path) -> None:
+    source = open_source(write(tmp_path / "log", LOG))
+    assert source.format == "octavo"
+    assert list(source.requests()) == [
+        TracedRequest(0.0, 5, 30, None, [7, 8, 9], 16),
+        TracedRequest(1.5, 20, 3, 100, [0x1F, 0x7FFFFFFF], 16, "ab"),
+        TracedRequest(99.25, 40, 1, 1, [3, 4], 32),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"n":2,"t":3,"prompt":5}', "there is no output"),
+        ('{"n":2,"t":3,"prompt":5,"output":0}', "output is 0; a request"),
+        ('{"n":2,"t":-3,"prompt":5,"output":1}', "t is -3, no time from 0 on"),
+        ('{"n":2,"t":3,"prompt":5,"output":1,"blocks":"123"}', "blocks is '123', not 8 digits a block"),
+        ('{"n":2,"t":3,"prompt":5,"output":1,"blocks":"1234567x"}', "blocks is '1234567x', no hexadecimal digits"),
+        ('{"t":3,"prompt":5,"output":1}', "there is no n"),
+        (LOG[4], "request number 0 of its run is there twice"),
+        ('{"n":2,"t":3,"prompt":5,"outp', "no JSON"),
+    ],
+)
+def test_a_line_of_a_request_log_that_is_none_is_named(line: str, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "log", [*LOG, line])
+    with pytest.raises(ConfigurationError) as caught:
+        read(path)
+    assert f"line 6 of {path}: {message}" in str(caught.value)
+    source = open_source(path, lenient=True)
+    assert len(list(source.requests())) == 3
+    assert source.skipped.total() == 1
+
+
+def test_a_request_log_of_a_later_version_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"line 1 of .*: the log has version 2, this Octavo reads 1"):
+        read(write(tmp_path / "log", [LOG[0].replace('"octavo_request_log": 1', '"octavo_request_log": 2')]))
+
+
+def test_a_request_log_that_lacks_its_beginning_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "log", LOG[1:])
+    with pytest.raises(ConfigurationError, match=r"line 1 of .*: no line with octavo_request_log is before it"):
+        list(open_source(path, "octavo").requests())
+
+
+def test_a_request_that_ends_too_late_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_log, "MAX_LATE", 2)
+    lines = [request_log.to_line(number, TracedRequest(float(number), 5, 5)) for number in (1, 2, 3, 4, 0)]
+    with pytest.raises(ConfigurationError, match=r"line 6 of .*: more than 2 requests that came later stand before it"):
+        read(write(tmp_path / "log", [LOG[0], *lines]))
+    in_time = [request_log.to_line(number, TracedRequest(float(number), 5, 5)) for number in (2, 1, 0, 5, 3, 4)]
+    found = read(write(tmp_path / "log", [LOG[0], *in_time]))
+    assert [request.seconds for request in found] == [0, 1, 2, 3, 4, 5]
+
+
+# --- lengths alone ---
+
+
+def test_lengths_come_as_a_poisson_process() -> None:
+    lengths = [(number, 2 * number) for number in range(1, 5001)]
+    source = LengthsSource("sharegpt", lengths)
+    found = list(source.requests(Pace(rate=20.0, seed=3)))
+    assert [(each.prompt, each.output) for each in found] == lengths
+    assert found == list(source.requests(Pace(rate=20.0, seed=3)))
+    assert found != list(source.requests(Pace(rate=20.0, seed=4)))
+    gaps = [b.seconds - a.seconds for a, b in pairwise(found)]
+    assert fmean(gaps) == pytest.approx(1 / 20, rel=0.05)
+    assert stdev(gaps) == pytest.approx(1 / 20, rel=0.05)
+    assert len(list(source.requests(Pace(limit=7)))) == 7
+
+
+def test_conversations_of_sharegpt_are_known_by_their_list(tmp_path: Path) -> None:
+    assert detect_format(write(tmp_path / "texts", ['[{"id": "a", "conversations": []}]'])) == "sharegpt"
+
+
+# --- ServeGen ---
+
+
+def servegen(folder: Path, windows: str, client: str = "chunk-3") -> Path:
+    folder.mkdir(exist_ok=True)
+    lengths = {"input_tokens": "{5: 0.25, 9: 0.75, 11: 0.0}", "output_tokens": "{1: 0.5, 30: 0.5}"}
+    later = {"input_tokens": "{100: 1.0}", "output_tokens": "{200: 1.0}"}
+    (folder / f"{client}-trace.csv").write_text(windows)
+    nothing = {"input_tokens": "{}", "output_tokens": "{}"}
+    datasets = {"0": lengths, "300": nothing, "1200": later}
+    (folder / f"{client}-dataset.json").write_text(json.dumps(datasets))
+    return folder
+
+
+WINDOWS = "0,2.0,1.0,Gamma,1.0,0.5\n600,0,0,,0,0\n1200,8.0,0.5,Gamma,4.0,0.03125\n"
+
+
+def test_servegen_draws_rates_pauses_and_lengths(tmp_path: Path) -> None:
+    folder = servegen(tmp_path / "parameters", WINDOWS)
+    source = open_source(folder)
+    assert source.format == "servegen"
+    found = list(source.requests())
+    assert found == list(source.requests())
+    assert found != list(source.requests(Pace(seed=1)))
+    first, rest = [each for each in found if each.seconds < 600], [each for each in found if each.seconds >= 600]
+    assert len(first) == pytest.approx(1200, rel=0.1)
+    assert len(rest) == pytest.approx(4800, rel=0.03)
+    assert min(each.seconds for each in rest) >= 1200
+    assert max(each.seconds for each in rest) < 1800
+    assert {each.prompt for each in first} == {5, 9}
+    assert fmean(each.prompt == 9 for each in first) == pytest.approx(0.75, abs=0.05)
+    assert {(each.prompt, each.output) for each in rest} == {(100, 200)}
+    gaps = [b.seconds - a.seconds for a, b in pairwise(rest)]
+    assert stdev(gaps) / fmean(gaps) == pytest.approx(0.5, rel=0.05)
+
+
+def test_servegen_at_another_rate_and_of_several_clients(tmp_path: Path) -> None:
+    folder = servegen(tmp_path / "parameters", WINDOWS)
+    servegen(folder, "0,1.0,1.0,Weibull,1.0,1.0\n600,1.0,1.0,Weibull,1.0,1.0\n", "chunk-10")
+    (folder / "chunk-4-trace.csv").write_text(WINDOWS)
+    source = open_source(folder)
+    assert source.notes == ["1 clients have no lengths and send nothing"]
+    requests = list(source.requests(Pace(rate=13 / 3)))  # a third as much as 10 / 3 + 1
+    assert len(requests) == pytest.approx(6000 + 1200, rel=0.05)
+    assert [each.seconds for each in requests] == sorted(each.seconds for each in requests)
+    assert {each.tenant for each in requests} == {"chunk-3", "chunk-10"}
+    archive = tmp_path / "parameters.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, "data")
+    assert list(open_source(archive).requests(Pace(limit=50))) == list(source.requests(Pace(limit=50)))
+
+
+@pytest.mark.parametrize(
+    ("windows", "message"),
+    [
+        ("", "it is empty"),
+        ("0,2.0,1.0\n", "line 1 is '0,2.0,1.0', not six fields"),
+        (WINDOWS + "900,2.0,1.0,Gamma,1.0,0.5\n", "line 4 is .*, no window after the one before"),
+        ("0,2.0,1.0,Cauchy,1.0,0.5\n", "line 1 is .*, no window"),
+        ("0,-2.0,1.0,Gamma,1.0,0.5\n", "line 1 is .*, no window"),
+    ],
+)
+def test_parameters_that_are_none_are_named(windows: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"chunk-3-trace.csv in .*: {message}"):
+        open_source(servegen(tmp_path / "parameters", windows))
+
+
+def test_a_folder_without_clients_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no client"):
+        open_source(tmp_path)
+    folder = servegen(tmp_path / "parameters", WINDOWS)
+    (folder / "chunk-3-dataset.json").write_text('{"0": {"input_tokens": "{}"}}')
+    with pytest.raises(ConfigurationError, match=r"chunk-3-dataset.json in .*: it holds no lengths"):
+        open_source(folder)
+    (folder / "chunk-3-dataset.json").write_text('{"0": 3}')
+    with pytest.raises(ConfigurationError, match=r"chunk-3-dataset.json in .*: no lengths by time"):
+        open_source(folder)

@@ -86,8 +86,7 @@ class Reader:
                 request = parse(line.text)
                 self._check_order(request.seconds, last)
             except BadTraceLineError as error:
-                what = str(error) if line.is_whole else f"cut off ({error})"
-                self._note(line.number, what)
+                self.note(line.number, str(error), line.is_whole)
                 continue
             first = request.seconds if first is None else first
             last = request.seconds
@@ -101,7 +100,13 @@ class Reader:
         if seconds == last and not self._has_duplicates:
             raise BadTraceLineError("its time is that of the request before it: the same request twice?")
 
-    def _note(self, number: int, what: str) -> None:
+    def note(self, number: int, what: str, is_whole: bool = True) -> None:
+        """Line ``number`` is no request; ``is_whole``: it had an end.
+
+        Raises:
+            ConfigurationError: always, unless lenient.
+        """
+        what = what if is_whole else f"cut off ({what})"
         if not self._lenient:
             raise ConfigurationError(
                 f"line {number} of {self._file.path}: {what}; --lenient leaves out such lines and counts them"
