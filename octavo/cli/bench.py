@@ -19,6 +19,7 @@ BENCHES = {
     "beam": LazyCommand("octavo.bench.beam:beam", "Beam search in the core and in a loop outside."),
     "memory": LazyCommand("octavo.bench.memory:memory_command", "Share of the KV memory that holds tokens."),
     "scheduler": LazyCommand("octavo.bench.scheduler:scheduler_command", "Steps a second without a model."),
+    "simulate": LazyCommand("octavo.bench.simulate:simulate_command", "Tokens a second that are simulated."),
     "admission": LazyCommand("octavo.bench.admission:admission_command", "Preemptions where admission looks ahead."),
     "skipping": LazyCommand("octavo.bench.skipping:skipping_command", "Small requests pass those that do not fit."),
     "fairness": LazyCommand("octavo.bench.fairness:fairness_command", "Two tenants, one ten times the load."),

@@ -113,7 +113,10 @@ class BlockHasher:
     def extend(self, chain: HashChain, token_ids: Sequence[int], num_tokens: int) -> None:
         """Append to ``chain`` the hash of each full block among the first ``num_tokens`` that it lacks."""
         size = self.block_size
-        packed = pack_tokens(token_ids[len(chain.hashes) * size : num_tokens - num_tokens % size])
+        start, end = len(chain.hashes) * size, num_tokens - num_tokens % size
+        if start >= end:
+            return
+        packed = pack_tokens(token_ids[start:end])
         blocks = [block for (block,) in struct.iter_unpack(f"{size * TOKEN_BYTES}s", packed)]
         chain.blocks += blocks
         if chain.has_salt_ahead:

@@ -17,3 +17,11 @@ def num_filled_slots(scheduler: Scheduler) -> int:
         if rest:
             partial[table[num_full]] = rest
     return len(full) * size + sum(partial.values())
+
+
+def num_unfilled_slots(scheduler: Scheduler) -> int:
+    """Slots of blocks that running requests hold, after their last tokens. Nobody shares these blocks, unless there are
+    forks: then ``num_filled_slots`` is the way."""
+    size = scheduler.kv.config.block_size
+    num_slots = sum(request.tables.num_blocks for request in scheduler.running if request.tables is not None) * size
+    return num_slots - sum(request.num_computed_tokens for request in scheduler.running)

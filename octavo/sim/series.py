@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from octavo.core.scheduler import Scheduler
-from octavo.sim.filled import num_filled_slots
+from octavo.sim.filled import num_unfilled_slots
 
 MAX_POINTS = 1024
 FIRST_INTERVAL = 0.5
@@ -23,7 +23,8 @@ class Point(NamedTuple):
 
 
 class Series:
-    """A point every ``interval`` seconds; once there are too many, every second one goes and the interval doubles."""
+    """A point every ``interval`` seconds; once there are too many, every second one goes and the interval doubles.
+    Servers have blocks of one size; requests are not forked, and nothing is pinned."""
 
     def __init__(self, schedulers: list[Scheduler]) -> None:
         self.points: list[Point] = []
@@ -35,12 +36,14 @@ class Series:
         """Time has come to ``next_due``."""
         each, pools = self._schedulers, [scheduler.kv.pool for scheduler in self._schedulers]
         num_blocks = sum(pool.num_blocks for pool in pools)
-        num_slots = sum(scheduler.kv.config.num_blocks * scheduler.kv.config.block_size for scheduler in each)
+        num_held = sum(pool.num_blocks - pool.num_free for pool in pools)
+        size = each[0].kv.config.block_size
+        num_filled = num_held * size - sum(map(num_unfilled_slots, each))
         self.points.append(
             Point(
                 seconds=now,
-                filled=sum(map(num_filled_slots, each)) / num_slots,
-                held=sum(pool.num_blocks - pool.num_free for pool in pools) / num_blocks,
+                filled=num_filled / (num_blocks * size),
+                held=num_held / num_blocks,
                 running=sum(len(scheduler.running) for scheduler in each),
                 waiting=sum(scheduler.num_waiting for scheduler in each),
                 preemptions=sum(scheduler.counters.num_preemptions for scheduler in each),

@@ -12,6 +12,7 @@ from octavo.core.request import Request
 from octavo.core.scheduler_types import SchedulerConfig
 from octavo.sim.costs import LinearCosts
 from octavo.sim.figures import figures, series
+from octavo.sim.filled import num_filled_slots
 from octavo.sim.gaps import LongestSteps
 from octavo.sim.quantiles import Quantiles
 from octavo.sim.replay import LandedStep
@@ -127,6 +128,26 @@ def test_nothing_grows_with_the_length_of_a_run() -> None:
     assert len(recorder.series.points) < 1024
     assert recorder.series.points[-1].seconds > 8000
     assert recorder.num_completed == 3000
+
+
+def test_filled_slots_are_those_counted_one_by_one() -> None:
+    """With prefixes that are shared, and requests that are preempted."""
+    source = random.Random(5)
+    requests = [
+        TracedRequest(
+            0.1 * number, source.randint(1, 100), source.randint(1, 60), None, source.choice([[1, 2], [3]]), 16
+        )
+        for number in range(200)
+    ]
+    simulation = Simulation(requests, settings(40), COSTS)
+    looks: list[tuple[float, int]] = []
+
+    def look(_step: LandedStep) -> None:
+        simulation.recorder.series.look(0.0)
+        looks.append((simulation.recorder.series.points[-1].filled, num_filled_slots(simulation.scheduler)))
+
+    assert simulation.run(look).num_preempted > 0
+    assert [filled for filled, _ in looks] == pytest.approx([num_filled / 640 for _, num_filled in looks])
 
 
 def test_quantiles_of_many_values() -> None:
