@@ -46,6 +46,7 @@ class Admission:
 
     def __init__(self, config: SchedulerConfig, population: Population) -> None:
         self._config = config
+        self._kv = population.kv
         self._running = population.running
         self._waiting = population.waiting
         self._ordering = population.ordering
@@ -65,6 +66,20 @@ class Admission:
     def tell_time(self, now: float) -> None:
         """``now``: seconds, on a clock of the caller's. Without it, turns are overdue by their steps alone."""
         self._skipping.tell_time(now)
+
+    def num_blocks_now(self) -> int:
+        """Blocks that a request could get which comes now and is first in line, should there be a row for it."""
+        return self._room.num_now()
+
+    def most_tokens_now(self, longest: int) -> int:
+        """The longest prompt, nothing of it cached, that would be admitted in the next step if it came now and was
+        first in line; its sequence may grow to ``longest``, the most that there can be. 0: none."""
+        num_blocks = self._room.num_now() if self._room.has_row else 0
+        num_tokens = min(longest - 1, self._kv.config.num_tokens_in(num_blocks))
+        bound = self._setting_aside.most_tokens_now()
+        if bound is not None:
+            num_tokens = min(num_tokens, bound)
+        return self._looking_ahead.most_tokens_now(num_tokens, longest, self._room.num_owed_to_nobody())
 
     def candidates(self, draft: PlanDraft) -> Iterator[tuple[Request, PrefixHit]]:
         """Requests to start in this step while tokens, rows and blocks last, each with what is cached of it. Each has

@@ -1,15 +1,20 @@
 """Whether the blocks that admitted work is likely to need are there: the predicted peak, at a chosen confidence."""
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from statistics import NormalDist
 from typing import NamedTuple
 
 from octavo.core.kv_types import PrefixHit
-from octavo.core.output_lengths import HORIZONS
+from octavo.core.output_lengths import HORIZONS, SurvivalCurve
 from octavo.core.population import Population
 from octavo.core.request import Request
+from octavo.core.tenants import DEFAULT_TENANT
+
+CurveOf = Callable[[str], SurvivalCurve]
+"""How long the answers of a tenant are."""
 
 
 class Outlook(NamedTuple):
@@ -51,12 +56,28 @@ class Foresight:
             return True
         most = self._kv.num_blocks_for(newcomer.max_total_tokens)
         if self._slack < most:
-            self._slack = num_free - sum(map(self._num_to_come, self._population.running))
+            self._slack = self._num_to_spare(num_free)
         if self._slack >= most:
             self._slack -= most
             return True
         num_taken = self._kv.num_taken(hit, newcomer.num_tokens)
         return self._peak_fits(self._outlooks(newcomer, num_taken), num_free - num_taken)
+
+    def most_tokens(self, num_tokens: int, max_total: int, num_free: int) -> int:
+        """The longest prompt of up to ``num_tokens``, of a tenant that nothing is known of and nothing of it cached, of
+        a sequence that may grow to ``max_total``, that ``fits`` would let in. Remembers nothing."""
+        if not self._quantile or self._num_to_spare(num_free) >= self._kv.num_blocks_for(max_total):
+            return num_tokens
+        curve = cache(partial(self._population.output_lengths.curve_now, self._under_way()))
+        outlooks = [self._next_outlook(request, curve) for request in self._population.running]
+        hazards = curve(DEFAULT_TENANT).row(0)
+
+        def is_too_long(length: int) -> bool:
+            num_taken = self._kv.num_blocks_for(length)
+            newcomer = Outlook(num_taken, length, max_total - length, self._num_growing_groups(length), hazards)
+            return not self._peak_fits([*outlooks, newcomer], num_free - num_taken)
+
+        return bisect_left(range(1, num_tokens + 1), True, key=is_too_long)
 
     def leaves_way(self, newcomer: Request, hit: PrefixHit, num_free: int, wanted: Iterable[tuple[int, int]]) -> bool:
         """Will those that ``newcomer`` passes come in by themselves, one after another? ``wanted``: of each how many
@@ -73,6 +94,10 @@ class Foresight:
                 return False
         return True
 
+    def _num_to_spare(self, num_free: int) -> int:
+        """Blocks left over with all that runs at its longest."""
+        return num_free - sum(map(self._num_to_come, self._population.running))
+
     def _num_to_come(self, request: Request) -> int:
         assert request.tables is not None
         return self._kv.num_owed_blocks(request.tables, request.max_total_tokens)
@@ -86,17 +111,29 @@ class Foresight:
 
     def _outlooks(self, newcomer: Request, num_taken: int) -> list[Outlook]:
         """Those of all that run, and of ``newcomer`` beside them."""
-        running = self._population.running
-        under_way = [(request.tenant, request.num_output_tokens) for request in running]
-        curve = self._population.output_lengths.curve
+        curve = partial(self._population.output_lengths.curve, self._under_way())
+        return [*self._running_outlooks(curve), self._outlook(newcomer, num_taken, curve)]
 
-        def outlook(request: Request, held: int) -> Outlook:
-            num_tokens = request.num_planned_tokens
-            hazards = curve(under_way, request.tenant).row(num_tokens - request.num_prompt_tokens)
-            most = request.max_total_tokens - num_tokens
-            return Outlook(held, num_tokens, most, self._num_growing_groups(num_tokens), hazards)
+    def _running_outlooks(self, curve: CurveOf) -> list[Outlook]:
+        return [self._outlook(request, self._num_held(request), curve) for request in self._population.running]
 
-        return [*(outlook(request, self._num_held(request)) for request in running), outlook(newcomer, num_taken)]
+    def _next_outlook(self, request: Request, curve: CurveOf) -> Outlook:
+        """That of a running request once the next step is planned: nobody is admitted before."""
+        assert request.tables is not None
+        num_tokens = request.num_planned_tokens
+        held = self._num_held(request) + self._kv.num_owed_blocks(request.tables, num_tokens)
+        outlook = self._outlook(request, held, curve)
+        draws = num_tokens - request.num_computed_tokens == 1 and outlook.most > 0
+        return outlook._replace(num_tokens=num_tokens + 1, most=outlook.most - 1) if draws else outlook
+
+    def _under_way(self) -> list[tuple[str, int]]:
+        return [(request.tenant, request.num_output_tokens) for request in self._population.running]
+
+    def _outlook(self, request: Request, held: int, curve: CurveOf) -> Outlook:
+        num_tokens = request.num_planned_tokens
+        hazards = curve(request.tenant).row(num_tokens - request.num_prompt_tokens)
+        most = request.max_total_tokens - num_tokens
+        return Outlook(held, num_tokens, most, self._num_growing_groups(num_tokens), hazards)
 
     def _num_growing_groups(self, num_tokens: int) -> int:
         """Layer groups in which a sequence needs more blocks as it grows: not those whose window is full."""

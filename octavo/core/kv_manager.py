@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
 
+from octavo.core.block_states import BlockStates, block_states
 from octavo.core.child_index import ChildIndex
 from octavo.core.disk_tier import DiskTier
 from octavo.core.eviction_policies import EVICTION_POLICIES
@@ -92,6 +93,19 @@ class KVCacheManager:
             start + sum(1 for _ in blocks) for start, blocks in zip(tables.starts, shared, strict=True)
         )
 
+    def num_due_copies(self, sequences: Iterable[BlockTables]) -> int:
+        """Blocks that it takes to let each of these write after its capacity: the last one that shares a block writes
+        in place."""
+        writers = Counter(
+            tables.groups[group][index]
+            for tables in sequences
+            if tables.capacity < tables.num_blocks * self._block_size
+            for group, index in self._shared_tail(tables)
+        )
+        held = Counter(self.held_blocks) if writers else writers
+        ref_counts = self.pool.ref_counts
+        return sum(count - (ref_counts[block] - held[block] == count) for block, count in writers.items())
+
     def num_freed_by(self, sequences: Iterable[BlockTables], but: PrefixHit) -> int:
         """Blocks that would come free if all of these sequences gave theirs back, other than those of ``but``."""
         return self._counts.freed_by(sequences, but)
@@ -100,6 +114,9 @@ class KVCacheManager:
         """What the cached block of this name holds, in the first layer group; elsewhere, or if it is not known:
         nothing."""
         return self._children.token_ids(name)
+
+    def block_states(self) -> BlockStates:
+        return block_states(self.pool, self.keeping.pins.references, self.held_blocks)
 
     @property
     def held_blocks(self) -> list[int]:

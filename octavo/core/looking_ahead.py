@@ -57,6 +57,11 @@ class LookingAhead:
             self._last_refusal = Refusal(request, num_free, num_running)
         return will_fit
 
+    def most_tokens_now(self, num_tokens: int, max_total: int, num_free: int) -> int:
+        """Of new prompts of up to ``num_tokens``, whose sequences may grow to ``max_total``, the longest that
+        ``will_fit`` would let in where ``num_free`` blocks are owed to nobody."""
+        return self._foresight.most_tokens(num_tokens, max_total, num_free) if self._running else num_tokens
+
     def leaves_way(self, request: Request, hit: PrefixHit, skipped: Sequence[Request], draft: PlanDraft) -> bool:
         """Are those that it passes likely to come in before their turn is overdue, so that nobody has to give way?"""
         wanted = (

@@ -8,7 +8,7 @@ those at risk without counting as an end (the estimator of Kaplan and Meier).
 import math
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 HORIZONS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -96,9 +96,17 @@ class LengthCounts:
         """As of the last few answers: it is drawn anew when there are a thirty-second part more, or eight.
         ``under_way``: tokens so far of answers that have not ended; without them those that are soon over, and so are
         seen first, would seem to be all."""
-        if self._curve is None or self._num_new > max(8, self.num_answers // 32):
+        if self._curve is None or self._is_outdated:
             self._curve, self._num_new = SurvivalCurve(self._hazards(under_way)), 0
         return self._curve
+
+    def curve_now(self, under_way: Iterable[int]) -> SurvivalCurve:
+        """What ``curve`` would say. Remembers nothing."""
+        return SurvivalCurve(self._hazards(under_way)) if self._curve is None or self._is_outdated else self._curve
+
+    @property
+    def _is_outdated(self) -> bool:
+        return self._num_new > max(8, self.num_answers // 32)
 
     def _hazards(self, under_way: Iterable[int]) -> list[float]:
         ends = [seen + prior for seen, prior in zip(self._ends, _PRIOR, strict=True)]
@@ -141,7 +149,20 @@ class OutputLengths:
 
     def curve(self, under_way: Sequence[tuple[str, int]], tenant: str) -> SurvivalCurve:
         """See ``LengthCounts.curve``; ``under_way``: tenants and tokens so far."""
+        counts = self._told_apart(tenant)
+        return (counts or self._all).curve(_lengths(under_way, tenant if counts else None))
+
+    def curve_now(self, under_way: Sequence[tuple[str, int]], tenant: str) -> SurvivalCurve:
+        """What ``curve`` would say. Remembers nothing."""
+        counts = self._told_apart(tenant)
+        return (counts or self._all).curve_now(_lengths(under_way, tenant if counts else None))
+
+    def _told_apart(self, tenant: str) -> LengthCounts | None:
+        """None: it is taken to be like all."""
         counts = self._tenants.get(tenant)
-        if counts is None or counts.num_answers < MIN_TENANT_ANSWERS:
-            return self._all.curve(num_tokens for _, num_tokens in under_way)
-        return counts.curve(num_tokens for owner, num_tokens in under_way if owner == tenant)
+        return None if counts is None or counts.num_answers < MIN_TENANT_ANSWERS else counts
+
+
+def _lengths(under_way: Iterable[tuple[str, int]], tenant: str | None) -> Iterator[int]:
+    """Those of a tenant; None: of all."""
+    return (num_tokens for owner, num_tokens in under_way if tenant is None or owner == tenant)

@@ -113,6 +113,7 @@ class Population:
         child.next_publish, child.prompt_end = parent.next_publish, parent.prompt_end
         if child.num_cached_tokens is None:
             child.num_cached_tokens = parent.num_cached_tokens
+            self.counters.num_forked_tokens += parent.num_computed_tokens
         self.running.add(child)
 
     def fork_or_queue(self, parent: Request, child: Request) -> None:

@@ -41,6 +41,28 @@ class Room:
         """Blocks for requests that pass others."""
         return self._kv.pool.num_free - self._spare(draft, self._passing_reserves)
 
+    def num_now(self) -> int:
+        """Blocks that are free for a request which comes first in the next step, should there be a row."""
+        reserve = policy.growth_reserve(len(self._running), self._kv.config.num_blocks)
+        return max(0, self.num_owed_to_nobody() - reserve)
+
+    def num_owed_to_nobody(self) -> int:
+        """Free blocks but for those that running requests lack for the tokens they have, or take for their next one,
+        and copies of what they share."""
+        due = self._running.batch.due_for_plan()
+        num_growing = len(set(due.at_boundary).difference(due.at_end)) * self._kv.config.num_groups
+        behind = self._running.behind
+        owed = sum(map(self._num_owed_next, behind))
+        copies = self._kv.num_due_copies(request.tables for request in behind if request.tables is not None)
+        return self._kv.pool.num_free - num_growing - owed - copies
+
+    def _num_owed_next(self, request: Request) -> int:
+        """Blocks that one which is behind lacks for the tokens that it has when the next step is planned."""
+        assert request.tables is not None
+        num_tokens = request.num_planned_tokens
+        draws = num_tokens - request.num_computed_tokens == 1 and num_tokens < request.max_total_tokens
+        return self._kv.num_owed_blocks(request.tables, num_tokens + draws)
+
     def fits_now(self, request: Request, hit: PrefixHit) -> bool:
         """Does it fit, before anything of this step is planned?"""
         return self.has_row and self._most_of(hit, request.num_tokens, self._spare_beside(())) is not None

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from octavo.core.admission import Admission
 from octavo.core.door import Door
 from octavo.core.flight import Flight
 from octavo.core.kv_manager import KVCacheManager
@@ -69,6 +70,10 @@ class Scheduler:
         return self._planner.pace
 
     @property
+    def admission(self) -> Admission:
+        return self._planner.admission
+
+    @property
     def num_waiting(self) -> int:
         return self.population.num_waiting
 
@@ -81,10 +86,10 @@ class Scheduler:
         """Requests that have not ended, and those that have but hold blocks until a step in flight lands."""
         population = self.population
         places = (self.waiting, self.prefix_waits, population.families, population.held_long)
-        return list(dict.fromkeys(chain(self._with_blocks, *places)))
+        return list(dict.fromkeys(chain(self.with_blocks, *places)))
 
     @property
-    def _with_blocks(self) -> list[Request]:
+    def with_blocks(self) -> list[Request]:
         """Those that run, and those that have ended while a step computes them."""
         flying = (request for flight in self._flights for request in flight.requests)
         return list(dict.fromkeys(chain(self.running, flying)))
@@ -138,7 +143,7 @@ class Scheduler:
         """``now``: seconds, on a clock of the caller's. What has a time ends when it is over."""
         self.kv.keeping.tell_time(now)
         self.population.ordering.tell_time(now)
-        self._planner.admission.tell_time(now)
+        self.admission.tell_time(now)
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None if nothing can run until a step in flight has landed."""
@@ -289,7 +294,7 @@ class Scheduler:
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached block that is not pinned."""
-        self.population.forget_cached(self._with_blocks)
+        self.population.forget_cached(self.with_blocks)
 
 
 def _compose(copies: Iterable[BlockCopy]) -> list[BlockCopy]:

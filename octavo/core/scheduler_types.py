@@ -173,7 +173,8 @@ class SchedulerConfig:
 
 @dataclass(slots=True)
 class SchedulerCounters:
-    """Counts since start. ``num_swaps``: preemptions that swapped. ``prefix_queries`` and ``prefix_hits`` are prompt
+    """Counts since start. ``num_swaps``: preemptions that swapped. ``num_forked_tokens``: those that further choices
+    began with, in the blocks of the first. ``prefix_queries`` and ``prefix_hits`` are prompt
     tokens, each request counted once. ``num_drafts``: times that tokens were drafted for a request; of these tokens
     those count as accepted that are part of an answer now."""
 
@@ -183,6 +184,7 @@ class SchedulerCounters:
     num_preemptions: int = 0
     num_swaps: int = 0
     num_preempted_tokens: int = 0
+    num_forked_tokens: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     num_drafts: int = 0

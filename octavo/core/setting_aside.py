@@ -20,6 +20,10 @@ class SettingAside:
         """Is a prompt that has so many tokens to compute a long one?"""
         return num_tokens > self._long_threshold
 
+    def most_tokens_now(self) -> int | None:
+        """A new prompt of more tokens would be set aside; None: however long, it would not."""
+        return self._long_threshold if self._num_may_begin <= 0 else None
+
     def bring_back(self, step_id: int) -> None:
         """Those get in line again that have waited long enough for a prefix, and of long prompts as many as may
         begin."""

@@ -176,6 +176,17 @@ class RowFault(NamedTuple):
     invalid: bool
 
 
+class RunnerSeconds(NamedTuple):
+    """What of a step went into drawing tokens, and into copying blocks to the host pool and back."""
+
+    sample: float = 0.0
+    swap_out: float = 0.0
+    swap_in: float = 0.0
+
+
+NO_SECONDS = RunnerSeconds()
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What a runner sends back for one plan.
@@ -190,6 +201,7 @@ class StepResult:
     ``pooled`` maps the id of a row that pools to the sum, over the positions that count and that this step computes, of
     the hidden states after the final norm, in whole units (UNITS_PER_ONE): so sums of parts add up exactly.
     ``completed``: ids of rows whose text, with the last token that they drew, is all that their constraint allows.
+    ``seconds``: where the runner reads a clock.
     """
 
     step_id: int
@@ -201,6 +213,7 @@ class StepResult:
     further_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
     completed: frozenset[int] = frozenset()
     pooled: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    seconds: RunnerSeconds = NO_SECONDS
 
 
 class PendingStep(Protocol):

@@ -19,6 +19,8 @@ class Choice:
         self.request_id = request_id
         self.sequence = sequence
         self.arrival = arrival
+        self.waiting_since = arrival
+        """The last time that it got in line."""
         self.scheduled: float | None = None
         self.first_token: float | None = None
         self.last_token: float | None = None

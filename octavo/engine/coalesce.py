@@ -71,7 +71,9 @@ class Outbox:
         rest.stats = outputs.stats or rest.stats
         rest.finished += outputs.finished
         rest.first_token_seconds += outputs.first_token_seconds
+        rest.cached_shares += outputs.cached_shares
         rest.token_intervals += outputs.token_intervals
+        rest.steps += outputs.steps
         rest.pin_lists += outputs.pin_lists
         rest.trace_lists += outputs.trace_lists
         rest.views += outputs.views

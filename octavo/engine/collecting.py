@@ -57,6 +57,8 @@ def _note_times(requests: OpenRequests, choice: Choice, now: float) -> None:
         choice.first_token = now
         requests.decisions.note_first_token(choice, now)
         requests.news.first_token_seconds.append(now - choice.arrival)
+        sequence = choice.sequence
+        requests.news.cached_shares.append((sequence.num_cached_tokens or 0) / sequence.num_prompt_tokens)
     else:
         requests.news.token_intervals.append(now - choice.last_token)
     choice.last_token = now

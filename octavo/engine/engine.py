@@ -21,9 +21,9 @@ from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.grammars import PATIENCE_SECONDS, GrammarCompiler, Grammars
 from octavo.engine.intake import Intake
 from octavo.engine.interface import EngineLimits, StartListener, nobody
-from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats
+from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, StepSeconds
 from octavo.engine.open_requests import OpenRequests
-from octavo.engine.snapshot import take_snapshot
+from octavo.engine.snapshot import Swaps, take_snapshot
 from octavo.engine.traces import RequestTrace
 from octavo.engine.watch import Watch
 
@@ -65,8 +65,11 @@ def _check_stops(
 
 @dataclass(frozen=True, slots=True)
 class _Issued:
+    """``plan_seconds``: it took to plan."""
+
     plan: StepPlan
     time: float
+    plan_seconds: float
     pending: PendingStep
 
 
@@ -82,7 +85,7 @@ class Engine:
         self._keeping = parts.scheduler.kv.keeping
         self._runner = parts.runner
         self._clock = parts.clock
-        self._block_bytes = parts.block_bytes
+        self._swaps = Swaps(parts.block_bytes)
         self._intake = Intake(parts.scheduler, parts.vocab_size, parts.eos_token_ids, parts.draw_seed)
         self._pending: deque[_Issued] = deque()
         self._landed = 0.0
@@ -152,11 +155,12 @@ class Engine:
         self._end_overdue(now)
         if self._requests.grammars.is_waiting:
             self._admit_ready()
+            now = self._clock()
         while len(self._pending) < self._scheduler.config.max_steps_in_flight:
             plan = self._schedule()
             if plan is None:
                 break
-            self._submit(plan, on_start)
+            now = self._submit(plan, now, on_start)
         if self._pending:
             self._land(self._pending.popleft())
         return self._requests.take_news()
@@ -190,22 +194,26 @@ class Engine:
                 self._scheduler.abort(sequence)
                 self._requests.close(sequence, error).timeout = kind
 
-    def _submit(self, plan: StepPlan, on_start: StartListener = nobody) -> None:
+    def _submit(self, plan: StepPlan, began: float, on_start: StartListener = nobody) -> float:
+        """``began``: when planning did. Returns when it was over."""
         now = self._clock()
-        self._requests.decisions.note_plan(plan, self._take_preemptions(), now)
+        self._requests.decisions.note_plan(plan, self._take_preemptions(now), now)
         if plan.new_rows:
             started = self._requests.note_scheduled(plan, self._scheduler.running, now)
             if started:
                 on_start(started)
-        self._pending.append(_Issued(plan, now, self._runner.submit(plan)))
+        self._pending.append(_Issued(plan, now, now - began, self._runner.submit(plan)))
+        return now
 
     def _land_all(self) -> None:
         while self._pending:
             self._land(self._pending.popleft())
 
-    def _take_preemptions(self) -> list[Preemption]:
+    def _take_preemptions(self, now: float) -> list[Preemption]:
         preemptions = self._scheduler.take_preemptions()
-        for request_id, num_blocks, num_swapped, num_lost, _ in preemptions:
+        for preemption in preemptions:
+            self._requests.note_preemption(preemption, now)
+            request_id, num_blocks, num_swapped, num_lost, _ = preemption
             logger.info(
                 "preempted request %s: %d blocks freed, %d tokens swapped out, %d tokens to compute again",
                 *(request_id, num_blocks, num_swapped, num_lost),
@@ -215,14 +223,14 @@ class Engine:
     def stats(self) -> EngineStats:
         """One consistent snapshot, as of now."""
         self._keeping.tell_time(self._clock())
-        return take_snapshot(self._scheduler, self._block_bytes, self._requests.endings)
+        return take_snapshot(self._scheduler, self._swaps, self._requests.endings, self._requests.head_since)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached block; of those on disk nothing is left when this returns."""
         self._scheduler.reset_prefix_cache()
         if self._scheduler.kv.config.num_disk_slots:
             self._land_all()
-            self._submit(self._scheduler.plan_moves())
+            self._submit(self._scheduler.plan_moves(), self._clock())
             self._land_all()
 
     def pins(self) -> list[PinInfo]:
@@ -257,14 +265,19 @@ class Engine:
         except Exception as error:  # noqa: BLE001 - whatever one request provokes, the loop goes on
             self._recover(error)
             return
-        self._measure(issued)
+        seconds = self._measure(issued)
+        if issued.plan.swap_outs or issued.plan.swap_ins:
+            self._swaps.note(result.seconds)
         outcome = self._scheduler.update(result, self._stop_check)
         collect(self._requests, issued.plan, result, outcome, self._clock())
+        sample = result.seconds.sample
+        reply = self._clock() - self._landed
+        self._requests.news.steps.append(StepSeconds(issued.plan_seconds, seconds - sample, sample, reply))
 
-    def _measure(self, issued: _Issued) -> None:
+    def _measure(self, issued: _Issued) -> float:
         """What computing a token costs, from steps that are mostly prompt (see PreemptionCosts), and what a row of an
         answer does, from those that have no other (see StepCosts); and what prompts cost beside answers (see Pace). A
-        step begins where the one before it ends, if it was submitted earlier."""
+        step begins where the one before it ends, if it was submitted earlier. Returns the seconds that it took."""
         plan, costs, now = issued.plan, self._scheduler.population.costs, self._clock()
         num_tokens, seconds = plan.num_tokens, now - max(issued.time, self._landed)
         self._landed = now
@@ -278,6 +291,7 @@ class Engine:
         num_drafts = sum(len(drafts.token_ids) for drafts in plan.drafts)
         if num_tokens == len(plan.row_ids) + num_drafts and not plan.forks:
             self._scheduler.speculation.costs.note(num_tokens, seconds)
+        return seconds
 
     def _recover(self, error: Exception) -> None:
         """A step failed: nothing of it counts, and its requests are tried again one at a time. One that fails alone

@@ -105,9 +105,25 @@ class RequestTimes:
 
 
 @dataclass(slots=True)
+class StepSeconds:
+    """Where the time of a step went: to decide what it computes; to compute it; to draw tokens; and from there to the
+    news of them: bookkeeping, stop strings, text, and the message to the server."""
+
+    plan: float
+    compute: float
+    sample: float
+    reply: float
+
+
+@dataclass(slots=True)
 class EngineStats:
-    """One consistent snapshot of the engine, taken between steps. Counters count since start. ``timed_out``: requests
-    ended by time."""
+    """One consistent snapshot of the engine, taken between steps. Counters count since start.
+
+    Each block is free, cached, idly pinned (in no table) or active; ``num_pinned_blocks`` are all that pins hold.
+    ``num_allocatable_blocks``, ``max_prompt_tokens``: what a request could get that came now and was first in line (see
+    ``Admission``). ``num_slots``, ``num_filled_slots``, ``num_saved_blocks``: see SlotUse. ``head_since``: since when
+    the first in line waits, as ``EngineRequest.arrival_time``; None: nobody does. ``timed_out``: requests ended by
+    time."""
 
     num_running: int = 0
     num_waiting: int = 0
@@ -116,6 +132,13 @@ class EngineStats:
     num_cached_blocks: int = 0
     num_active_blocks: int = 0
     num_shared_blocks: int = 0
+    num_idle_pinned_blocks: int = 0
+    num_allocatable_blocks: int = 0
+    max_prompt_tokens: int = 0
+    num_slots: int = 0
+    num_filled_slots: int = 0
+    num_saved_blocks: int = 0
+    head_since: float | None = None
     num_host_blocks: int = 0
     num_host_cached_blocks: int = 0
     num_swapped_blocks: int = 0
@@ -128,6 +151,8 @@ class EngineStats:
     num_swaps: int = 0
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
+    swap_out_seconds: float = 0.0
+    swap_in_seconds: float = 0.0
     num_disk_blocks: int = 0
     num_disk_cached_blocks: int = 0
     disk_written_blocks: int = 0
@@ -135,6 +160,7 @@ class EngineStats:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     copy_on_write_copies: int = 0
+    num_forked_tokens: int = 0
     num_pins: int = 0
     num_pinned_blocks: int = 0
     max_pinned_blocks: int = 0
@@ -171,14 +197,17 @@ class TraceList:
 class EngineOutputs:
     """What one turn of the engine loop produced. ``stats``: put in by whoever sends it to another process.
     ``iteration_tokens``: tokens computed in the step. ``started``: requests that wait no longer.
-    ``first_token_seconds``: from arrival to the first token of a choice (TTFT); ``token_intervals``: between successive
-    tokens of one (ITL). Both are of tokens that were drawn one by one, not of beam searches."""
+    ``first_token_seconds``: from arrival to the first token of a choice (TTFT), and beside it ``cached_shares``, what
+    of its prompt was cached, 0 to 1; ``token_intervals``: between successive tokens of one (ITL). All are of tokens
+    that were drawn one by one, not of beam searches. ``steps``: of each step that landed."""
 
     deltas: list[OutputDelta] = field(default_factory=list)
     stats: EngineStats | None = None
     finished: list[RequestTimes] = field(default_factory=list)
     first_token_seconds: list[float] = field(default_factory=list)
+    cached_shares: list[float] = field(default_factory=list)
     token_intervals: list[float] = field(default_factory=list)
+    steps: list[StepSeconds] = field(default_factory=list)
     iteration_tokens: int = 0
     pin_lists: list[PinList] = field(default_factory=list)
     trace_lists: list[TraceList] = field(default_factory=list)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from octavo.core.errors import InvalidRequestError
 from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
+from octavo.core.scheduler_types import Preemption
 from octavo.core.step import StepPlan
 from octavo.engine.choice import Choice
 from octavo.engine.deadlines import Deadlines
@@ -28,6 +29,7 @@ class OpenRequests:
     def __init__(
         self, scheduler: Scheduler, pieces: TokenPieces, grammars: Grammars, clock: Callable[[], float]
     ) -> None:
+        self._scheduler = scheduler
         self._pieces = pieces
         self._clock = clock
         self.grammars = grammars
@@ -106,6 +108,18 @@ class OpenRequests:
                 self.unstarted.remove(choice.request_id)
                 started.append(choice.request_id)
         return started
+
+    def note_preemption(self, preemption: Preemption, now: float) -> None:
+        request_id, _, index = preemption.request_id.rpartition("/")
+        for sequence in self.sequences.get(request_id, ()):
+            if sequence.choice_index == int(index):
+                self.choices[sequence].waiting_since = now
+
+    @property
+    def head_since(self) -> float | None:
+        """Since when the first in line waits, or a long prompt that was set aside, if it has waited longer."""
+        heads = self._scheduler.waiting.peek(), self._scheduler.population.held_long.peek()
+        return min((self.choices[head].waiting_since for head in heads if head is not None), default=None)
 
     def end_held(self, request: EngineRequest, status: Status) -> Sequence[OutputDelta]:
         """End a request of which there are no sequences yet; one delta a choice."""

@@ -43,6 +43,7 @@ from octavo.engine.codec import (
 from octavo.engine.interface import EngineLoop, EngineWatch
 from octavo.engine.looks import View
 from octavo.engine.messages import EngineOutputs, OutputDelta, PinList, TraceList
+from octavo.engine.snapshot import SnapshotPace
 from octavo.engine.spawn import EXIT_ORPHANED
 from octavo.engine.stats_log import StatsLog
 
@@ -167,15 +168,20 @@ class EngineProcessLoop:
         self._outputs = outputs
         self._outbox = Outbox()
         self._stats_log = StatsLog(time.monotonic) if log_stats else None
+        self._pace = SnapshotPace(time.monotonic)
+        self._has_work = False
+        self._send_seconds = 0.0
+        """Since the last step."""
         self._stopping = False
 
     def run(self) -> None:
         while not self._stopping:
-            if not self._engine.has_work():
+            if not self._has_work:
                 self._wait()
-            received = self._drain_commands()
-            if received or self._engine.has_work():
+            if self._drain_commands() or self._engine.has_work():
                 self._step()
+            else:
+                self._has_work = False
             self._flush()
 
     def _wait(self) -> None:
@@ -211,6 +217,7 @@ class EngineProcessLoop:
             self._engine.reset_prefix_cache()
         elif isinstance(command, ListPins):
             was_found = command.unpin is not None and self._engine.unpin(command.unpin)
+            self._pace.hasten()  # it is answered beside figures of pins
             self._outbox.put(EngineOutputs(pin_lists=[PinList(command.call_id, self._engine.pins(), was_found)]))
         elif isinstance(command, ListTraces):
             traces = self._engine.traces(command.request_ids, command.count)
@@ -239,11 +246,16 @@ class EngineProcessLoop:
 
     def _step(self) -> None:
         outputs = self._engine.step(self._tell_started)
-        # Every turn reports, the last one too: what is shown while idle is the state after the last request.
-        outputs.stats = self._engine.stats()
+        self._has_work = self._engine.has_work()
+        if outputs.steps:
+            outputs.steps[-1].reply += self._send_seconds  # what the step before took to send
+            self._send_seconds = 0.0
+        # What is shown while idle is the state after the last request.
+        if not self._has_work or self._pace.is_due():
+            outputs.stats = self._pace.take(self._engine.stats)
+            if self._stats_log is not None and self._stats_log.due():
+                self._stats_log.write(outputs.stats)
         self._outbox.put(outputs)
-        if self._stats_log is not None and self._stats_log.due():
-            self._stats_log.write(outputs.stats)
 
     def _tell_started(self, request_ids: list[str]) -> None:
         """At once, not with what the step brings: a long one may only begin, and the server counts what waits."""
@@ -254,10 +266,12 @@ class EngineProcessLoop:
         # Asked first, so that what a slow reader has not taken is not written out again at every step.
         if not self._outbox or not self._outputs.poll(0, zmq.POLLOUT):
             return
+        began = time.perf_counter()
         outputs, iterations = self._outbox.peek()
         with contextlib.suppress(zmq.Again):
             self._outputs.send(encode(News(outputs, iterations)), zmq.DONTWAIT)
             self._outbox.clear()
+        self._send_seconds += time.perf_counter() - began
 
 
 def _view(watch: EngineWatch, command: WatchCommand) -> View:

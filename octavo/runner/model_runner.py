@@ -6,12 +6,13 @@ from itertools import groupby
 
 import torch
 
-from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
+from octavo.core.step import NewRow, RunnerSeconds, StepPlan, StepResult, TokenLogprobs
 from octavo.core.timing import Timed, untimed
 from octavo.kernels.interface import KVLayer, Ops
 from octavo.models.interface import Model
 from octavo.runner.disk_tier import DiskStore
 from octavo.runner.drafted_draws import FurtherTokens
+from octavo.runner.elapsed import Elapsed
 from octavo.runner.execution import make_execution
 from octavo.runner.grammar_masks import GrammarMasks, GrammarSource, completed_rows, no_grammars
 from octavo.runner.input_batch import InputBatch
@@ -73,8 +74,11 @@ class ModelRunner:
         self._execution = make_execution(model, ops, kv.layers, sampler.num_valid_tokens, timed)
         self._write_tables = timed("inputs", batch.write_tables)
         self._inputs = timed("inputs", batch.inputs)
-        self._sample = timed("sample", _sample)
-        self._sample_drafted = timed("sample", FurtherTokens.draw)
+        self._sampling, self._swapping_out, self._swapping_in = Elapsed(), Elapsed(), Elapsed()
+        self._sample = timed("sample", self._sampling.of(_sample))
+        self._sample_drafted = timed("sample", self._sampling.of(FurtherTokens.draw))
+        self._swap_out = self._swapping_out.of(copy_between)
+        self._swap_in = self._swapping_in.of(copy_between)
         self._model = model
         self._ops = ops
         self._kv = kv
@@ -110,7 +114,7 @@ class ModelRunner:
         for new in plan.new_rows:
             self._add_row(new)
         self._write_tables(plan.table_writes)
-        result = self._compute(plan) if plan.row_ids else StepResult(plan.step_id, ())
+        result = self._compute(plan) if plan.row_ids else StepResult(plan.step_id, (), seconds=self._take_seconds())
         self._batch.release(plan.released_rows)
         return result
 
@@ -120,12 +124,12 @@ class ModelRunner:
         if disk is not None:
             disk.write(plan.disk)
         if plan.swap_outs:
-            copy_between(self._kv.slots, self._kv.host_slots, plan.swap_outs)
+            self._swap_out(self._kv.slots, self._kv.host_slots, plan.swap_outs)
         if plan.poisons:
             for layer in self._kv.slots:
                 layer.poison(list(plan.poisons))
         if plan.swap_ins:
-            copy_between(self._kv.host_slots, self._kv.slots, plan.swap_ins)
+            self._swap_in(self._kv.host_slots, self._kv.slots, plan.swap_ins)
         if disk is not None:
             disk.read(plan.disk)
         if plan.copies:
@@ -180,7 +184,11 @@ class ModelRunner:
             further.token_ids,
             further.logprobs,
             completed_rows(inputs),
+            seconds=self._take_seconds(),
         )
+
+    def _take_seconds(self) -> RunnerSeconds:
+        return RunnerSeconds(self._sampling.take(), self._swapping_out.take(), self._swapping_in.take())
 
     def _prompt_logprobs(
         self, known: Sequence[KnownToken], logits: torch.Tensor

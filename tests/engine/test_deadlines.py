@@ -90,7 +90,7 @@ class Bench:
         self.run()
         stats = self.engine.stats()
         assert (stats.num_running, stats.num_waiting) == (0, 0)
-        assert stats.num_active_blocks == stats.num_pinned_blocks
+        assert (stats.num_active_blocks, stats.num_idle_pinned_blocks) == (0, stats.num_pinned_blocks)
         assert stats.num_swapped_blocks == 0
         assert self.engine._requests.sequences == {}
         assert (

@@ -6,7 +6,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.engine.messages import EngineOutputs, EngineStats, RequestTimes
-from octavo.metrics.prometheus import TTFT_BUCKETS, EngineMetrics
+from octavo.metrics.histograms import TTFT_BUCKETS
+from octavo.metrics.prometheus import EngineMetrics
 
 GAUGES = [
     "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "octavo:swapped_blocks",
@@ -53,8 +54,8 @@ def test_snapshot_is_what_is_shown() -> None:
     metrics = EngineMetrics("m")
     stats = EngineStats(
         num_running=3, num_waiting=2, num_blocks=24, num_free_blocks=10, num_cached_blocks=8, num_active_blocks=6,
-        num_shared_blocks=1, prefix_queries=400, prefix_hits=324, num_preemptions=5, num_preempted_tokens=77,
-        prompt_tokens=500, generation_tokens=60, rejected={"too_long": 2},
+        num_shared_blocks=1, num_allocatable_blocks=15, prefix_queries=400, prefix_hits=324,
+        num_preemptions=5, num_preempted_tokens=77, prompt_tokens=500, generation_tokens=60, rejected={"too_long": 2},
         num_drafts=4, num_draft_tokens=30, num_accepted_tokens=21,
     )  # fmt: skip
     metrics.observe(EngineOutputs(stats=stats), [])
@@ -67,7 +68,7 @@ def test_snapshot_is_what_is_shown() -> None:
     assert value(metrics, "vllm:spec_decode_num_drafts_total") == 4
     assert value(metrics, "vllm:spec_decode_num_draft_tokens_total") == 30
     assert value(metrics, "vllm:spec_decode_num_accepted_tokens_total") == 21
-    assert value(metrics, "octavo:kv_blocks_allocatable") == 18
+    assert value(metrics, "octavo:kv_blocks_allocatable") == 15
     assert value(metrics, "octavo:kv_blocks", state="cached") == 8
     assert value(metrics, "octavo:requests_rejected_total", reason="too_long") == 2
     assert value(metrics, "octavo:requests_rejected_total", reason="queue_full") == 1
@@ -122,6 +123,7 @@ def test_histograms() -> None:
     outputs = EngineOutputs(
         finished=[ended("stop"), ended("abort", scheduled=None)],
         first_token_seconds=[0.015, 3000.0],
+        cached_shares=[0.0, 1.0],
         token_intervals=[0.01, 0.02, 0.03],
     )
     metrics.observe(outputs, [16, 2000])
@@ -155,4 +157,4 @@ def test_registries_are_apart() -> None:
     first, second = EngineMetrics("m"), EngineMetrics("m")
     first.count_refused("invalid")
     assert value(first, "octavo:requests_rejected_total", reason="invalid") == 1
-    assert scrape(second)["octavo:requests_rejected"].samples == []
+    assert value(second, "octavo:requests_rejected_total", reason="invalid") == 0

@@ -33,7 +33,7 @@ def test_bit_for_bit(smollm2_path: Path) -> None:
     answers = list(small.answers.values())[2:]
     assert all_bits(answers) == expected
     stats = small.stats
-    assert (stats.num_pinned_blocks, stats.num_active_blocks) == (2, 2)
+    assert (stats.num_pinned_blocks, stats.num_idle_pinned_blocks, stats.num_active_blocks) == (2, 2, 0)
     assert stats.num_preemptions > 0
     assert stats.prefix_hits >= 4 * 32
     (pin,) = small.engine.pins()

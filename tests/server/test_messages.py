@@ -22,6 +22,7 @@ from octavo.engine.messages import (
     OutputDelta,
     PinList,
     RequestTimes,
+    StepSeconds,
     TraceList,
 )
 from octavo.engine.stats_log import StatsLog, format_stats
@@ -59,7 +60,8 @@ def test_outputs_cross_unchanged() -> None:
     delta = OutputDelta("id", 1, "é", [5], [entry], [None, entry], "stop", "end", 3, -0.5, "why", "", report, "queue")
     delta.invalid_code = "context_length_exceeded"
     times = RequestTimes("r", 0, 1.0, None, 2.0, 3.0, 4, 5, "stop")
-    outputs = EngineOutputs([delta], EngineStats(num_running=1, rejected={"a": 1}), [times], [0.1], [0.2], 7)
+    outputs = EngineOutputs([delta], EngineStats(num_running=1, rejected={"a": 1}), [times], [0.1], [0.9], [0.2])
+    outputs.steps, outputs.iteration_tokens = [StepSeconds(0.1, 0.2, 0.3, 0.4)], 7
     outputs.pin_lists = [PinList(1, report.pins, was_found=True)]
     event = RequestEvent(1.5, 3, 0, "preempted", (1, 2, 3), "why")
     facts = RequestFacts(1.0, 5, 2, "t", -3, None, 9.5)
@@ -76,7 +78,10 @@ def test_merging_loses_nothing(news: list[tuple[str, int, str]]) -> None:
     for count, (request_id, index, text) in enumerate(news):
         entry = TokenLogprobs(count, -1.0, 1, ())
         delta = OutputDelta(request_id, index, text, [count], [entry], num_cached_tokens=count)
-        box.put(EngineOutputs([delta], EngineStats(num_steps=count), token_intervals=[0.5], iteration_tokens=count))
+        step = StepSeconds(0.1, 0.2, 0.3, 0.4)
+        news_of_step = EngineOutputs([delta], EngineStats(num_steps=count), token_intervals=[0.5], steps=[step])
+        news_of_step.iteration_tokens = count
+        box.put(news_of_step)
         expected[request_id, index] = expected.get((request_id, index), "") + text
     assert bool(box) == bool(news)
     outputs, iterations = box.peek()
@@ -84,6 +89,7 @@ def test_merging_loses_nothing(news: list[tuple[str, int, str]]) -> None:
     assert sorted(sum((delta.token_ids for delta in outputs.deltas), [])) == list(range(len(news)))
     assert all([entry.token_id for entry in delta.logprobs or []] == delta.token_ids for delta in outputs.deltas)
     assert outputs.token_intervals == [0.5] * len(news)
+    assert len(outputs.steps) == len(news)
     assert iterations == [count for count in range(len(news)) if count]
     if news:
         assert outputs.stats == EngineStats(num_steps=len(news) - 1)

@@ -292,6 +292,7 @@ class FakeEngine:
         if choice.first_token is None:
             choice.first_token = now
             self._outputs.first_token_seconds.append(now - choice.request.arrival_time)
+            self._outputs.cached_shares.append(0.0)
         else:
             self._outputs.token_intervals.append(self._options.step_seconds)
         choice.tokens.append(token)

@@ -118,6 +118,7 @@ class FrontEngine:
             outputs.token_intervals.append(self._options.step_seconds)
         else:
             outputs.first_token_seconds.append(time.time() - request.arrival_time)
+            outputs.cached_shares.append(0.0)
         if stream.num_tokens == stream.max_tokens:
             delta.finish_reason = "length"
             del self._streams[request.request_id]
