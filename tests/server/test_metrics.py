@@ -1,7 +1,10 @@
 """/metrics of a real server while it works: figures that agree in every scrape, and labels that nobody can multiply."""
 
+import json
 import math
 import random
+import shutil
+import subprocess
 import threading
 import time
 import uuid
@@ -17,7 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.fake_server import ServerProcess, running_real_server
 from tests.support.models import RAND_VOCAB, rand_model
 from tests.support.parity import random_ids
+from tests.support.prometheus import tool
 
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "octavo.rules.yml"
 NUM_BLOCKS = 100
 NUM_SCRAPES = 200
 
@@ -190,6 +195,50 @@ def test_endings_and_tokens_are_those_of_the_answers(real_server: ServerProcess)
     timed_out = total(after, "octavo:requests_timed_out")
     timed_out -= total(before, "octavo:requests_timed_out")
     assert (rejected, timed_out) == (2, 1)
+
+
+def test_prometheus_scrapes_it_and_evaluates_the_rules(
+    real_server: ServerProcess, tmp_path: Path, free_port: int
+) -> None:
+    """Every rule is evaluated without an error, and none fires on a server that has nothing to do."""
+    shutil.copy(RULES, tmp_path)
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [RULES.name],
+        "scrape_configs": [
+            {"job_name": "octavo", "static_configs": [{"targets": [real_server.url.partition("//")[2]]}]}
+        ],
+    }
+    (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # YAML holds JSON
+    flags = ["--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{free_port}"]
+    process = subprocess.Popen([tool("prometheus"), *flags], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{free_port}/api/v1", timeout=20.0) as watcher:
+            deadline = time.monotonic() + 30.0
+            while not (rules := evaluated(watcher)):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            named = set(watcher.get("/label/__name__/values").json()["data"])
+    finally:
+        process.kill()
+        process.wait()
+    assert [rule["health"] for rule in rules] == ["ok"] * 5
+    assert [rule["state"] for rule in rules] == ["inactive"] * 5
+    with real_server.client() as client:
+        assert {sample.name for family in scrape(client).values() for sample in family.samples} <= named
+
+
+def evaluated(watcher: httpx.Client) -> list[dict[str, Any]]:
+    """The rules, once the target has been scraped and they have all been evaluated after that."""
+    try:
+        targets = watcher.get("/targets").json()["data"]["activeTargets"]
+        if [target["health"] for target in targets] != ["up"]:
+            return []
+        (group,) = watcher.get("/rules").json()["data"]["groups"]
+    except (httpx.TransportError, KeyError, ValueError):
+        return []
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules if group["lastEvaluation"] > targets[0]["lastScrape"] else []
 
 
 @pytest.mark.slow
