@@ -84,7 +84,7 @@ class Watch:
             return None
         held = list(self._holding(block_id))
         size = kv.config.block_size
-        filled = [min(size, request.num_landed_tokens - index * size) for request, _, index in held]
+        filled = [max(0, min(size, request.num_landed_tokens - index * size)) for request, _, index in held]
         name = kv.pool.names[block_id]
         token_ids = list[int]()
         if with_tokens and held:
@@ -104,8 +104,9 @@ class Watch:
 
     def choices(self, request_ids: Iterable[str]) -> list[ChoiceLook]:
         """Of these requests the choices that have not ended, with their tables."""
+        places = dict(self._places())
         sequences = chain.from_iterable(self._requests.sequences.get(each, ()) for each in request_ids)
-        return [self._choice(sequence) for sequence in sequences]
+        return [self._choice(each, places[each]) for each in sequences]
 
     def _turn(self, on: bool) -> None:
         self.is_on = on
@@ -141,9 +142,8 @@ class Watch:
             request.max_total_tokens,
         )
 
-    def _choice(self, sequence: Request) -> ChoiceLook:
+    def _choice(self, sequence: Request, place: Place) -> ChoiceLook:
         tables = [] if sequence.tables is None else [list(table) for table in sequence.tables.groups]
-        place: Place = "running" if sequence.tables is not None else "waiting"
         return ChoiceLook(self._shown(sequence, place), tables)
 
     def _holding(self, block_id: int) -> Iterator[tuple[Request, int, int]]:

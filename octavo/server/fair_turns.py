@@ -27,26 +27,31 @@ class FairTurns:
         try:
             await mine
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():
-                self.give_up()  # it came too late
-            else:
+            if mine.cancelled():
                 self._leave(tenant, mine)
+            else:
+                self.give_up()  # it came too late
             raise
 
     def give_up(self) -> None:
         """A turn is over: the next one's."""
-        if not self._waiting:
-            self._num_free += 1
+        while self._waiting:
+            tenant, line = next(iter(self._waiting.items()))
+            mine = line.popleft()
+            if not line:
+                del self._waiting[tenant]
+            if mine.cancelled():
+                continue  # who waited has been told so, and has not come to leave the line yet
+            if line:
+                self._waiting.move_to_end(tenant)
+            mine.set_result(None)
             return
-        tenant, line = next(iter(self._waiting.items()))
-        line.popleft().set_result(None)
-        if line:
-            self._waiting.move_to_end(tenant)
-        else:
-            del self._waiting[tenant]
+        self._num_free += 1
 
     def _leave(self, tenant: str, mine: "asyncio.Future[None]") -> None:
-        line = self._waiting[tenant]
+        line = self._waiting.get(tenant, deque())
+        if mine not in line:
+            return  # its turn came, and went to the next
         line.remove(mine)
         if not line:
             del self._waiting[tenant]

@@ -3,7 +3,8 @@
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from http.cookies import CookieError, SimpleCookie
+
+from starlette.requests import cookie_parser
 
 SESSION_SECONDS = 12 * 3600
 MAX_SESSIONS = 64
@@ -37,11 +38,8 @@ def session_token(headers: Mapping[bytes, bytes]) -> str:
     cookie = headers.get(b"cookie")
     if cookie is None or not _is_of_own_page(headers):
         return ""
-    try:
-        morsel = SimpleCookie(cookie.decode("latin-1")).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if morsel is None else morsel.value
+    # As browsers write them: those of others on this host may hold what no standard allows.
+    return cookie_parser(cookie.decode("latin-1")).get(COOKIE, "")
 
 
 def _is_of_own_page(headers: Mapping[bytes, bytes]) -> bool:

@@ -3,6 +3,7 @@
 import cProfile
 import random
 
+from octavo.core.beam_search import BeamSearchParams
 from octavo.core.block_map import ONLY_PINNED
 from octavo.core.pin_types import PinWish
 from octavo.engine.codec import LookAtBlock, LookAtRequests, TakeLook, decode_command, encode
@@ -43,6 +44,30 @@ def test_requests_and_their_blocks(depth: int) -> None:
     assert shared.holders == [BlockHolder("a", 0, 0, 1), BlockHolder("a", 1, 0, 1)]
     assert shared.token_ids == [4, 5, 6, 7]
     assert bench.engine.watch.choices(["nobody"]) == []
+
+
+@DEPTHS
+def test_every_look_tells_the_same(depth: int) -> None:
+    """Of a choice and of a block, whichever way it is asked for; also of blocks that nothing is in yet."""
+    bench = Bench(depth=depth, num_blocks=24, max_num_seqs=4)
+    for name in "abc":
+        bench.add(name, list(range(ord(name), ord(name) + 40)), 20)
+    bench.add("beams", [1, 2, 3], 12, beam_search=BeamSearchParams(3))
+    seen = set[str]()
+    for _ in range(60):
+        look = bench.engine.watch.look()
+        choices = bench.engine.watch.choices(["a", "b", "c", "beams", "nobody"])
+        assert sorted(choice.look for choice in choices) == sorted(look.requests)
+        seen.update(each.place for each in look.requests)
+        for block_id in range(24):
+            block = bench.engine.watch.block(block_id, with_tokens=True)
+            assert block is not None
+            assert 0 <= block.num_filled <= 4
+            if block.holders:
+                assert block.num_filled == len(block.token_ids)
+        if bench.engine.has_work():
+            bench.step()
+    assert seen >= {"running", "waiting", "preempted"}
 
 
 def test_blocks_that_nobody_has() -> None:

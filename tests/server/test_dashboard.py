@@ -92,6 +92,16 @@ async def test_cookies_that_are_none(client: httpx.AsyncClient, cookie: str) -> 
     assert (await client.get("/debug/pool", headers=headers)).status_code == 401
 
 
+@pytest.mark.parametrize("other", ['a={"b": "c"}', "a b=c", "a", "ü=ä", "expires=x", 'a="b'])
+async def test_cookies_of_others_on_this_host_do_no_harm(client: httpx.AsyncClient, other: str) -> None:
+    """A browser sends along those of every port, whatever they look like."""
+    await log_in(client)
+    own = f"{COOKIE}={client.cookies[COOKIE]}"
+    for cookie in (f"{other}; {own}", f"{own}; {other}"):
+        headers = {b"Cookie": cookie.encode()}
+        assert (await client.get("/dashboard", headers=headers)).status_code == 200
+
+
 async def test_without_an_admin_key_it_says_how() -> None:
     for settings in ({}, {"api_keys": ("plain",)}):
         async with app_client(**settings) as client:

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from octavo.structured import checker
 from octavo.structured.checker import ConstraintChecker
 from tests.server.test_validation import CHAT, COMPLETION, case_id, check_error
 from tests.support.fake_server import ServerProcess, running_server
+from tests.support.waiting import PATIENCE, wait_until
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -230,33 +232,58 @@ async def test_tenants_have_turns_however_many_wait_of_one() -> None:
     turns.give_up()
     late.cancel()  # its turn has just come
     await asyncio.gather(late, return_exceptions=True)
-    await asyncio.wait_for(turns.take("last"), 1)
+    await asyncio.wait_for(turns.take("last"), PATIENCE)
+
+
+async def test_a_turn_is_not_lost_to_one_who_has_just_been_cancelled() -> None:
+    turns = FairTurns(1, 3)
+    await turns.take("first")
+    waiting = [asyncio.create_task(turns.take(tenant)) for tenant in "aab"]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    turns.give_up()  # before the one who is cancelled has come to leave
+    await waiting[1]
+    waiting[2].cancel()
+    turns.give_up()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert [each.cancelled() for each in waiting] == [True, False, True]
+    await asyncio.wait_for(turns.take("last"), PATIENCE)
 
 
 async def test_a_turn_lasts_as_long_as_its_thread_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the one who asked has gone: else one tenant's next would stand before all others' in the threads' line."""
-    is_over, asked = threading.Event(), list[str]()
+    may_end = {text: threading.Event() for text in "12345"}
+    asked = list[str]()
 
     def check(_self: object, constraint: Constraint, _param: str) -> None:
         asked.append(constraint.text)
-        is_over.wait(30)
+        may_end[constraint.text].wait(PATIENCE)
 
     monkeypatch.setattr(ConstraintChecker, "check", check)
     constraints = Constraints()
 
-    def ask(text: str, seconds: float | None = None, tenant: str = "a") -> "asyncio.Task[None]":
-        timing = Timing(time.time(), None, seconds)
+    def all_asked(number: int) -> bool:
+        return len(asked) == number
+
+    def ask(text: str, tenant: str = "a") -> "asyncio.Task[None]":
+        timing = Timing(time.time())
         return asyncio.create_task(constraints.check(Constraint("regex", text), "x", timing, tenant))
 
     try:
-        gone = [ask(text, 0.05) for text in "12"]
-        assert all(isinstance(each, ApiError) for each in await asyncio.gather(*gone, return_exceptions=True))
-        waiting = [ask("3"), ask("4"), ask("5", tenant="b")]
-        await asyncio.sleep(0.05)
-        assert asked == ["1", "2"]
-        is_over.set()
+        gone = [ask(text) for text in "12"]
+        await asyncio.to_thread(wait_until, partial(all_asked, 2))
+        for each in gone:
+            each.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        waiting = [ask("3"), ask("4"), ask("5", "b")]
+        for number, text in enumerate("123", 3):
+            may_end[text].set()
+            await asyncio.to_thread(wait_until, partial(all_asked, number))
+        assert asked[2:] == ["3", "5", "4"]
+        may_end["4"].set()
+        may_end["5"].set()
         await asyncio.gather(*waiting)
-        assert asked[2:] == ["3", "5", "4"] or asked[2:] == ["5", "3", "4"]
     finally:
-        is_over.set()
+        for event in may_end.values():
+            event.set()
         constraints.close()
