@@ -111,6 +111,11 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
 )
 @setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
 @setting("--enable-log-requests", is_flag=True, help="Log each request's id and counts, never its text.")
+@setting(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append a line a request to this file: times, lengths, hashes of blocks, no text. octavo simulate plays it.",
+)
 @engine_options
 @limit_options
 def serve(

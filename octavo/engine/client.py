@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.core.errors import EngineDeadError
 from octavo.engine.child import EngineChild
@@ -31,6 +31,16 @@ from octavo.engine.traces import RequestTrace
 OutputsListener = Callable[[EngineOutputs, list[int]], None]
 
 
+class Recorder(Protocol):
+    """Told of every request, of each delta of it that comes, and when it is over or nobody waits for more."""
+
+    def begin(self, request: EngineRequest, limits: EngineLimits) -> None: ...
+
+    def note(self, delta: OutputDelta) -> None: ...
+
+    def forget(self, request_id: str) -> None: ...
+
+
 class AsyncEngineClient:
     """The engine in the process ``child``. All methods belong to one event loop.
 
@@ -41,11 +51,16 @@ class AsyncEngineClient:
     limits: EngineLimits
 
     def __init__(
-        self, on_outputs: OutputsListener, log_stats: bool = True, spawned: SpawnedProcess | None = None
+        self,
+        on_outputs: OutputsListener,
+        log_stats: bool = True,
+        spawned: SpawnedProcess | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.child = EngineChild(self._take, self._on_death, log_stats, spawned)
         self._log_stats = log_stats
         self._on_outputs = on_outputs
+        self._recorder = recorder
         self._streams: dict[str, RequestStream] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
@@ -93,9 +108,13 @@ class AsyncEngineClient:
         self.idle.clear()
         try:
             self.child.send(Add(request))
+            if self._recorder is not None:
+                self._recorder.begin(request, self.limits)
             yield stream
         finally:
             del self._streams[request.request_id]
+            if self._recorder is not None:
+                self._recorder.forget(request.request_id)
             if not self._streams:
                 self.idle.set()
             self._abandon(request.request_id, stream)
@@ -213,6 +232,8 @@ class AsyncEngineClient:
         for delta in outputs.deltas:
             stream = self._streams.get(delta.request_id)
             if stream is not None:
+                if self._recorder is not None:
+                    self._recorder.note(delta)
                 stream.put(delta)
 
     def _on_death(self) -> None:

@@ -18,6 +18,7 @@ from octavo.server.app import create_app
 from octavo.server.errors import unavailable
 from octavo.server.http import HttpServer, http_config, listen, loop_factory
 from octavo.server.life import Model, bring_up, in_daemon_thread, take_down
+from octavo.server.recording import RequestRecorder
 from octavo.server.restarts import RestartBudget
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
@@ -53,7 +54,8 @@ class ServerRun:
         self._settings = settings
         self._listener = listener
         metrics = EngineMetrics(settings.served_model_name)
-        engine = AsyncEngineClient(metrics.observe, settings.log_stats, spawned)
+        self._recorder = None if settings.record is None else RequestRecorder(settings.record)
+        engine = AsyncEngineClient(metrics.observe, settings.log_stats, spawned, self._recorder)
         self._state = ServerState(settings, engine, metrics, started_at=int(time.time()))
         self._restarts = RestartBudget(settings.restart_engine, time.monotonic)
         self._signals: list[int] = []
@@ -81,6 +83,8 @@ class ServerRun:
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
             await take_down(self._state, self._hurried)
+            if self._recorder is not None:
+                self._recorder.close()
             logger.info("Octavo has stopped.")
         if len(self._signals) > 1:
             raise SystemExit(128 + self._signals[-1])

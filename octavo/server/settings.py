@@ -34,6 +34,7 @@ class ServerSettings:
     octavo/server/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
     HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file. ``restart_engine``: how many
     times within ten minutes an engine that has ended is started again. ``pooling``: what embeddings are made of.
+    ``record``: see recording.py.
     """
 
     served_model_name: str
@@ -64,6 +65,7 @@ class ServerSettings:
     ssl_keyfile: Path | None = None
     restart_engine: int = 0
     dashboard_text: bool = False
+    record: Path | None = None
 
     def __post_init__(self) -> None:
         """

@@ -23,7 +23,10 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     factory = functools.partial(fake_engine, FakeEngineOptions(**options["engine"]))
-    given = {name: Path(value) if name.endswith("file") else value for name, value in options["settings"].items()}
+    given = {
+        name: Path(value) if name.endswith("file") or name == "record" else value
+        for name, value in options["settings"].items()
+    }
     settings = ServerSettings(served_model_name=MODEL, **given)
     try:
         run_server(settings, lambda: Model(factory, ByteTokenizer))
