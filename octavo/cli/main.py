@@ -64,6 +64,7 @@ COMMANDS = {
     "pull": LazyCommand("octavo.cli.pull:pull_command", "Fetch a built-in model into the cache folder."),
     "inspect": LazyCommand("octavo.cli.inspect:inspect_command", "Show what a model is and what its KV memory costs."),
     "simulate": LazyCommand("octavo.cli.simulate:simulate", "Replay a trace through the scheduler, without a model."),
+    "plan": LazyCommand("octavo.cli.plan:plan_command", "Plan the memory of a server before there is one."),
     "top": LazyCommand("octavo.cli.top:top", "Watch a running server."),
     "bench": LazyCommand("octavo.cli.bench:bench", "Measure latency, throughput and memory."),
 }

@@ -1,0 +1,130 @@
+"""``octavo plan``: its lines, and that the command it ends with is accepted."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import octavo.cli.serve
+from octavo import LLM, SamplingParams
+from octavo.cli.main import octavo as command
+from octavo.engine_args import EngineArgs
+from octavo.loading.planned_model import planned_model
+from octavo.loading.summary import model_summary
+from tests.support.models import rand_model
+
+LENGTHS = ("--prompt-lengths", "20,60,120", "--output-lengths", "10,30,60", "--num-requests", "60")
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rand_model(tmp_path_factory.mktemp("rand"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "llama" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(LLAMA))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, ["plan", *map(str, arguments)])
+
+
+def test_a_config_alone_will_do(config: Path) -> None:
+    for name in (config, config.parent):
+        result = run(name, "--memory", "24GiB", *LENGTHS)
+        assert result.exit_code == 0, result.output
+        assert "15.0 GiB (16 bits a weight)" in result.output  # 8.03 billion weights
+        assert "131,072" in result.output  # bytes a token
+        assert f"octavo serve {config.parent} --num-blocks" in result.output
+
+
+def test_weights_from_shapes_are_those_of_the_file(model: Path) -> None:
+    summary = model_summary(model)
+    assert planned_model(str(model), 32).weight_bytes == 4 * summary.num_parameters
+    assert planned_model(str(model)).weight_bytes == summary.loaded_bytes
+
+
+def test_the_last_line_is_accepted_and_serves(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OCTAVO_KV_SANITIZER", raising=False)
+    result = run(model, "--memory", "64MiB", *LENGTHS, "--max-num-seqs", "8")
+    assert result.exit_code == 0, result.output
+    line = result.stdout.strip().splitlines()[-1]
+    served: list[Any] = []
+    monkeypatch.setattr(octavo.cli.serve, "run_server", lambda args, _settings, _spawned: served.append(args))
+    accepted = CliRunner().invoke(command, shlex.split(line)[1:])
+    assert accepted.exit_code == 0, accepted.output
+    (engine_args,) = served
+    assert isinstance(engine_args, EngineArgs)
+    llm = LLM(**{name: value for name, value in vars(engine_args).items() if value != getattr(EngineArgs, name, None)})
+    (output,) = llm.generate("abc", SamplingParams(max_tokens=3, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 3
+
+
+def test_what_if_stands_side_by_side(config: Path, tmp_path: Path) -> None:
+    result = run(
+        config,
+        *("--memory", "24GiB", "--memory", "40GiB", *LENGTHS, "--rate", "3"),
+        *("--what-if", "block_size=64,kv_cache_dtype=int8", "--json", tmp_path / "plan.json"),
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "plan.json").read_text())["figures"]["plan"]
+    assert [row["title"] for row in rows] == [
+        "24.0 GiB",
+        "24.0 GiB, block_size=64, kv_cache_dtype=int8",
+        "40.0 GiB",
+        "40.0 GiB, block_size=64, kv_cache_dtype=int8",
+    ]
+    assert rows[1]["tokens in a block"] == 64
+    assert rows[1]["KV a token, bytes"] < rows[0]["KV a token, bytes"]
+    assert rows[0]["  TTFT p50, ms"] > 0
+    assert result.stdout.count("octavo serve") == 4
+
+
+def test_more_devices_than_this_version_serves_on(config: Path) -> None:
+    result = run(config, "--memory", "12GiB", *LENGTHS)
+    assert result.exit_code == 0, result.output
+    assert "needs 2 devices; this version of Octavo runs a model on one" in result.output
+
+
+def test_what_cannot_hold_one_sequence(config: Path) -> None:
+    result = run(config, "--memory", "512MiB", *LENGTHS)
+    assert result.exit_code == 1
+    assert "not even one sequence fits" in result.output
+    assert "are missing" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--prompt-lengths", "3,2,1", "--output-lengths", "1,2,3"), "not three lengths in ascending order"),
+        (("--prompt-lengths", "1,2,3"), "go together"),
+        (("--what-if", "colour=red"), "'colour' is none of memory"),
+        (("--what-if", "kv_cache_dtype=int3"), "int3"),
+    ],
+)
+def test_wrong_usage(config: Path, flags: tuple[str, ...], said: str) -> None:
+    result = run(config, "--memory", "24GiB", *flags)
+    assert result.exit_code == 2
+    assert said in result.output
