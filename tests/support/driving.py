@@ -11,6 +11,7 @@ from octavo.build import build_engine, build_tokenizer
 from octavo.core.invariants import check_scheduler
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
+from octavo.core.step_costs import StepCosts
 from octavo.engine.messages import EngineRequest, EngineStats, OutputDelta
 from octavo.engine_args import EngineArgs
 
@@ -64,11 +65,18 @@ class Job:
     at_step: int = 0
 
 
+class _UnmeasuredCosts(StepCosts):
+    """Which drafts pay does not depend on how busy the machine is."""
+
+    def note(self, num_rows: int, seconds: float) -> None:
+        """Nothing is learned."""
+
+
 class Driver:
     """An engine with its answers by request id and choice. Settings are those of ``EngineArgs``; nothing is drafted
-    where a test does not ask for it, no prompt is slowed down for others, since how much is depends on the clock,
-    admission does not look ahead, since of small pools the point is who is preempted, and models whose weights are fp32
-    have keys and values in fp32, as transformers has.
+    where a test does not ask for it, and then by what rows typically cost; no prompt is slowed down for others, since
+    how much is depends on the clock; admission does not look ahead, since of small pools the point is who is preempted;
+    and models whose weights are fp32 have keys and values in fp32, as transformers has.
 
     ``checks``: all invariants of the core after every step; slow in a large pool.
     """
@@ -79,6 +87,7 @@ class Driver:
         args = EngineArgs(**{"model": str(model)} | usual | settings)
         self.tokenizer = build_tokenizer(args)
         self.engine = build_engine(args, self.tokenizer)
+        self.engine._scheduler.speculation.costs = _UnmeasuredCosts()
         self.answers: dict[str, list[Answer]] = {}
         self._checks = checks
         self._ids = itertools.count()
