@@ -1,6 +1,8 @@
 """``octavo top``: what a running server does, looked at over HTTP."""
 
+import importlib.util
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 
@@ -10,10 +12,12 @@ from octavo.cli.options import setting
 from octavo.cli.top_reader import Reading, ServerReader
 from octavo.cli.top_screen import screen
 
+NO_MAP = "\n\nThe map of the pool needs textual: pip install 'octavo[tui]'."
 CLEAR = "\x1b[H\x1b[2J"
 
 
 @click.command("top")
+@click.argument("address", metavar="[URL]", required=False)
 @setting("--url", default="http://127.0.0.1:8000", show_default=True, help="Where the server is.")
 @setting("--api-key", help="The server's key; with the admin's, single requests are shown too.")
 @click.option(
@@ -21,12 +25,24 @@ CLEAR = "\x1b[H\x1b[2J"
 )
 @click.option("--limit", type=click.IntRange(1, 1024), default=20, show_default=True, help="Requests to show.")
 @click.option("--once", is_flag=True, help="Print once, after one interval, and end: for scripts.")
-def top(url: str, api_key: str | None, interval: float, limit: int, once: bool) -> None:
-    """Show what a running server does: running and waiting requests, memory, tokens a second, and what was decided
-    last about each request. Ctrl-C ends it."""
-    looks = _looks(ServerReader(url, api_key, limit), interval)
+@click.option("--plain", is_flag=True, help="Text alone, without the map; so it is too where textual is not installed.")
+def top(
+    address: str | None, url: str, api_key: str | None, interval: float, limit: int, once: bool, plain: bool
+) -> None:
+    """Show what the server at URL does: a map of its pool, running and waiting requests, tokens a second; as text also
+    what was decided last about each request. Ctrl-C ends it."""
+    reader = ServerReader(address or url, api_key, limit)
+    is_plain = once or plain or not sys.stdout.isatty()
+    has_map = importlib.util.find_spec("textual") is not None
+    if has_map and not is_plain:
+        from octavo.cli.top_app import TopApp
+
+        reader.read()  # what is wrong is told before the screen is taken
+        TopApp(reader, interval).run()
+        return
+    looks = _looks(reader, interval)
     for before, now in itertools.pairwise(looks):
-        shown = screen(url, before, now)
+        shown = screen(reader.url, before, now) + ("" if is_plain else NO_MAP)
         click.echo(shown if once else CLEAR + shown)
         if once:
             return

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +36,18 @@ class Reading:
         return self.figures.get(name if label is None else (name, label), 0.0)
 
 
+class PoolReader(Protocol):
+    """What the screen of ``octavo top`` is read from; see ServerReader."""
+
+    url: str
+
+    def read(self) -> Reading: ...
+
+    def read_pool(self) -> dict[str, Any] | None: ...
+
+    def read_block(self, block: int) -> dict[str, Any]: ...
+
+
 class ServerReader:
     """``limit``: how many requests to read.
 
@@ -44,9 +56,10 @@ class ServerReader:
     """
 
     def __init__(self, url: str, api_key: str | None, limit: int) -> None:
-        self._url = url
+        self.url = url
         self._parts = _split(url)
         self._limit = limit
+        self._num_looks = 0
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}".encode()}
 
     def read(self) -> Reading:
@@ -56,7 +69,7 @@ class ServerReader:
         """
         status, page = self._get("/metrics")
         if status != HTTPStatus.OK:
-            raise OctavoError(f"{self._url}/metrics answers {status}: {_message(page)}")
+            raise OctavoError(f"{self.url}/metrics answers {status}: {_message(page)}")
         model, figures = self._understood(lambda: parse_figures(page.decode()))
         status, body = self._get(f"/debug/requests?limit={self._limit}")
         if status != HTTPStatus.OK:
@@ -64,11 +77,39 @@ class ServerReader:
         requests: list[dict[str, Any]] = self._understood(lambda: json.loads(body)["data"])
         return Reading(time.monotonic(), model, figures, requests)
 
+    def read_pool(self) -> dict[str, Any] | None:
+        """As GET /debug/pool tells it; None where the key does not allow it.
+
+        Raises:
+            OctavoError: the server cannot be reached.
+        """
+        status, body = self._get(f"/debug/pool?after={self._num_looks}")
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return None
+        pool: dict[str, Any] = self._answer("/debug/pool", status, body)
+        self._num_looks = pool["look"]
+        return pool
+
+    def read_block(self, block: int) -> dict[str, Any]:
+        """As GET /debug/pool/blocks tells it.
+
+        Raises:
+            OctavoError: the server cannot be reached, or does not tell it.
+        """
+        path = f"/debug/pool/blocks/{block}"
+        found: dict[str, Any] = self._answer(path, *self._get(path))
+        return found
+
+    def _answer(self, path: str, status: int, body: bytes) -> Any:
+        if status != HTTPStatus.OK:
+            raise OctavoError(f"{self.url}{path} answers {status}: {_message(body)}")
+        return self._understood(lambda: json.loads(body))
+
     def _understood(self, read: Callable[[], T]) -> T:
         try:
             return read()
         except (ValueError, KeyError, TypeError) as error:
-            raise OctavoError(f"{self._url} does not answer as a server of Octavo does") from error
+            raise OctavoError(f"{self.url} does not answer as a server of Octavo does") from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
         kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
@@ -79,7 +120,7 @@ class ServerReader:
                 return response.status, response.read()
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise OctavoError(f"cannot reach {self._url}: {reason}") from error
+            raise OctavoError(f"cannot reach {self.url}: {reason}") from error
 
 
 def _split(url: str) -> SplitResult:

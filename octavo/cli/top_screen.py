@@ -12,7 +12,7 @@ UNSHOWN = ("event", "time", "seconds", "step", "choice", "reason")
 
 def screen(url: str, before: Reading, now: Reading) -> str:
     """``before``: the look that rates are taken from."""
-    lines = [f"octavo top: {now.model} at {url}", "", *_figures(before, now), ""]
+    lines = [f"octavo top: {now.model} at {url}", "", *figures(before, now), ""]
     if now.requests is None:
         lines.append(f"Requests are not shown: {now.refusal}")
     else:
@@ -20,7 +20,8 @@ def screen(url: str, before: Reading, now: Reading) -> str:
     return "\n".join(lines)
 
 
-def _figures(before: Reading, now: Reading) -> Iterable[str]:
+def figures(before: Reading, now: Reading) -> Iterable[str]:
+    """Lines of the server's figures, with rates between two looks."""
     seconds = max(1e-9, now.time - before.time)
 
     def rate(name: str) -> float:

@@ -24,8 +24,9 @@ from octavo.server.state import ServerState
 router = APIRouter(include_in_schema=False)
 
 PAGE, LOGIN, LOGOUT = "/dashboard", "/dashboard/login", "/dashboard/logout"
-FORM = (PAGE, LOGIN)
-"""Answered without a key: by the form, as long as no cookie comes along."""
+ICON = "/dashboard/octavo.svg"
+FORM = (PAGE, LOGIN, ICON)
+"""Answered without a key: the page by the form, as long as no cookie comes along."""
 MAX_FORM_BYTES = 8192
 
 _TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
