@@ -13,6 +13,7 @@ from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import Preemption
 from octavo.core.step import PendingStep, Runner, StepPlan
+from octavo.core.step_times import note_step_seconds
 from octavo.core.timing import Timed, untimed
 from octavo.engine.choice import Choice
 from octavo.engine.collecting import collect
@@ -28,9 +29,6 @@ from octavo.engine.traces import RequestTrace
 from octavo.engine.watch import Watch
 
 logger = logging.getLogger(__name__)
-
-MIN_MEASURED_TOKENS = 64
-"""Steps of fewer tokens say little of what a token of a prompt costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,22 +273,13 @@ class Engine:
         self._requests.news.steps.append(StepSeconds(issued.plan_seconds, seconds - sample, sample, reply))
 
     def _measure(self, issued: _Issued) -> float:
-        """What computing a token costs, from steps that are mostly prompt (see PreemptionCosts), and what a row of an
-        answer does, from those that have no other (see StepCosts); and what prompts cost beside answers (see Pace). A
-        step begins where the one before it ends, if it was submitted earlier. Returns the seconds that it took."""
-        plan, costs, now = issued.plan, self._scheduler.population.costs, self._clock()
-        num_tokens, seconds = plan.num_tokens, now - max(issued.time, self._landed)
+        """The seconds that a step took, which begins where the one before it ends, if it was submitted earlier."""
+        now = self._clock()
+        seconds = now - max(issued.time, self._landed)
         self._landed = now
-        self._scheduler.pace.note(plan, seconds)
+        note_step_seconds(self._scheduler, issued.plan, seconds)
         if self.watch.is_on:
-            self.watch.note_step(plan, seconds)
-        if num_tokens >= MIN_MEASURED_TOKENS:
-            seconds_per_token = seconds / num_tokens
-            known = costs.seconds_per_token or seconds_per_token
-            costs.seconds_per_token = known + (seconds_per_token - known) / 8
-        num_drafts = sum(len(drafts.token_ids) for drafts in plan.drafts)
-        if num_tokens == len(plan.row_ids) + num_drafts and not plan.forks:
-            self._scheduler.speculation.costs.note(num_tokens, seconds)
+            self.watch.note_step(issued.plan, seconds)
         return seconds
 
     def _recover(self, error: Exception) -> None:

@@ -14,6 +14,7 @@ from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import StepOutcome, StopCheck
 from octavo.core.step import StepPlan, StepResult
+from octavo.core.step_times import note_step_seconds
 from octavo.sim.runner import draw_row_ids
 
 StepSeconds = Callable[[StepPlan], float]
@@ -55,7 +56,8 @@ def submit(scheduler: Scheduler, request: Request, _now: float = 0.0) -> None:
 
 class Server:
     """One scheduler, one step at a time. ``check_stop``: see ``Scheduler.update``; ``tell_time``: told the time before
-    requests get in line."""
+    requests get in line. ``learns_seconds``: the scheduler is told what steps take, as by the engine, and goes by
+    it."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Server:
         check_stop: StopCheck | None = None,
         tell_time: Callable[[float], None] | None = None,
         submit: Submit = submit,
+        learns_seconds: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self._step_seconds = step_seconds
@@ -73,6 +76,7 @@ class Server:
         self._check_stop = check_stop
         self._tell_time = tell_time
         self._submit = submit
+        self._learns_seconds = learns_seconds
         self._inbox: deque[Request] = deque()
         self._plan: StepPlan | None = None
         self._start = 0.0
@@ -108,6 +112,8 @@ class Server:
         """The step has landed."""
         plan, self._plan = self._plan, None
         assert plan is not None, "a step is on its way"
+        if self._learns_seconds:
+            note_step_seconds(self.scheduler, plan, now - self._start)
         outcome = self.scheduler.update(self._draw(plan), self._check_stop)
         return LandedStep(now, self._start, place, plan, outcome)
 

@@ -10,7 +10,7 @@ from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import SchedulerConfig
 from octavo.core.step import StepPlan, StepResult
-from octavo.sim.costs import CostModel, work_of
+from octavo.sim.costs import CostModel, StepWork, work_of
 from octavo.sim.ends import Ends
 from octavo.sim.recorder import Recorder, SLOs
 from octavo.sim.replay import Arrival, LandedStep, Replay, Server, submit
@@ -44,6 +44,8 @@ class Simulation:
         self._ends = Ends()
         self._answers = Answers()
         self.scheduler = Scheduler(settings.scheduler, KVCacheManager(settings.cache))
+        moved, nothing = StepWork(num_moved_blocks=1), StepWork()
+        self.scheduler.population.costs.seconds_per_block = costs.step_seconds(moved) - costs.step_seconds(nothing)
         self.recorder = Recorder([self.scheduler], slos)
         server = Server(
             self.scheduler,
@@ -52,6 +54,7 @@ class Simulation:
             check_stop=self._ends.check,
             tell_time=self.scheduler.tell_time,
             submit=self._submit,
+            learns_seconds=True,
         )
         self._replay = Replay([server], self._arrivals(requests))
 

@@ -11,7 +11,8 @@ from octavo.core.kv_types import CacheConfig
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import PreemptionMode, SchedulerConfig
-from octavo.engine.engine import MIN_MEASURED_TOKENS, Engine, EngineParts
+from octavo.core.step_times import MIN_MEASURED_TOKENS
+from octavo.engine.engine import Engine, EngineParts
 from octavo.engine.messages import EngineRequest
 from tests.engine.test_engine import Pieces
 from tests.support.fake_runner import VOCAB_SIZE, FakeRunner

@@ -112,6 +112,18 @@ def test_one_request_by_hand() -> None:
     assert series(recorder)["running"][0] == 1
 
 
+def test_the_scheduler_learns_what_steps_take_as_on_a_server() -> None:
+    """A long prompt among answers takes half of their steps' time, and not whole ones of 0.6 s."""
+    answers = [TracedRequest(0.0, 10, 300) for _ in range(8)]
+    config = SchedulerConfig(max_model_len=6400)
+    simulation = Simulation(
+        [*answers, TracedRequest(4.0, 2000, 2)], ServerSettings(config, CacheConfig(400)), COSTS, {"itl": 80.0}
+    )
+    recorder = simulation.run()
+    assert recorder.num_good == 9
+    assert recorder.latencies["itl"].percentile(50) == pytest.approx(0.03, rel=0.1)
+
+
 def test_what_can_never_run_and_what_finds_the_queue_full_is_refused() -> None:
     crowd = [TracedRequest(0.0, 10, 5) for _ in range(10)]
     too_long = TracedRequest(1.0, 10_000, 5)
