@@ -26,6 +26,7 @@ class PoolWatch:
         self._lock = asyncio.Lock()
         self._look: Look | None = None
         self._due = -inf
+        self._last_seconds = inf
         self._steps: deque[tuple[int, StepLook]] = deque(maxlen=MAX_STEPS)
         self._events: deque[tuple[int, EventLook]] = deque(maxlen=MAX_EVENTS)
         self.num_looks = 0
@@ -47,7 +48,9 @@ class PoolWatch:
     def _take(self, look: Look) -> None:
         self._look = look
         self.num_looks += 1
-        self.interval = max(LEAST_SECONDS, look.seconds / MOST_OF_ENGINE)
+        # The lesser of two: one of them may be so long only since other processes had the engine's core.
+        seconds, self._last_seconds = min(look.seconds, self._last_seconds), look.seconds
+        self.interval = max(LEAST_SECONDS, seconds / MOST_OF_ENGINE)
         self._due = self._clock() + self.interval
         self._steps += ((self.num_looks, step) for step in look.steps)
         self._events += ((self.num_looks, event) for event in look.events)

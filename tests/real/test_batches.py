@@ -1,7 +1,6 @@
 """``octavo run-batch`` on a real model: killed in the middle, it ends with the bits of a server that was not."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tests.support.batches import (
     finish,
     line,
     start_real_batch,
+    wait_for_records,
     write_input,
 )
 from tests.support.fake_server import running_real_server
@@ -49,11 +49,7 @@ def test_killed_in_the_middle_it_ends_with_the_answers_of_a_server(smollm2_path:
     output = tmp_path / "out"
     command = (source, output, "--model", smollm2_path, *FLAGS)
     process = start_real_batch(*command)
-    deadline = time.monotonic() + 120
-    while not output.exists() or output.read_bytes().count(b"\n") < 5:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for_records(output, 5, process)
     process.kill()
     finish(process)
     num_before = output.read_bytes().count(b"\n")

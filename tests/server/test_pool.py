@@ -23,7 +23,7 @@ ADMIN = "admin-key"
 @pytest.fixture(scope="module")
 def pool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     model = rand_model(tmp_path_factory.mktemp("rand"))
-    flags = ("--num-blocks", "80", "--max-num-seqs", "4", "--threads", "1", "--admin-key", ADMIN, "--dashboard-text")
+    flags = ("--num-blocks", "1000", "--max-num-seqs", "4", "--threads", "1", "--admin-key", ADMIN, "--dashboard-text")
     with running_real_server(model, *flags) as running:
         yield running.wait_ready()
 
@@ -40,7 +40,7 @@ def look_at(client: httpx.Client, after: int = 0) -> PoolBody:
 
 def test_blocks_requests_steps_and_decisions(admin: httpx.Client) -> None:
     before = look_at(admin)
-    body = {"prompt": list(range(3, 40)), "max_tokens": 900, "n": 2, "stream": True, "ignore_eos": True}
+    body = {"prompt": list(range(3, 40)), "max_tokens": 4000, "n": 2, "stream": True, "ignore_eos": True}
     headers = {"X-Request-Id": "watched"}
     with admin.stream("POST", "/v1/completions", json=body, headers=headers) as response:
         lines = response.iter_lines()  # kept: the stream ends with it
@@ -52,9 +52,9 @@ def test_blocks_requests_steps_and_decisions(admin: httpx.Client) -> None:
         shared = tables.choices[0].tables[0][0]
         block = msgspec.json.decode(admin.get(f"/debug/pool/blocks/{shared}").content, type=PoolBlock)
     assert now.look > before.look
-    assert shown.num_blocks == 80
+    assert shown.num_blocks == 1000
     codes = b64decode(now.blocks)
-    assert len(codes) == 80
+    assert len(codes) == 1000
     assert sum(code >> 1 == 2 for code in codes) == 2
     assert [each.choice for each in now.requests] == [0, 1]
     assert {choice.tables[0][0] for choice in tables.choices} == {shared}
@@ -76,7 +76,7 @@ def test_an_after_that_is_none(admin: httpx.Client, after: str) -> None:
     assert admin.get("/debug/pool", params={"after": after}).status_code == 400
 
 
-@pytest.mark.parametrize("block_id", ["80", "-1", "x", "9" * 40])
+@pytest.mark.parametrize("block_id", ["1000", "-1", "x", "9" * 40])
 def test_blocks_that_are_not_there(admin: httpx.Client, block_id: str) -> None:
     answer = admin.get(f"/debug/pool/blocks/{block_id}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "block_not_found")
@@ -117,14 +117,29 @@ async def test_the_engine_is_asked_no_more_often_than_it_can_bear() -> None:
         now += LEAST_SECONDS / 10
     assert 9 <= num_asked <= 11
     seconds = 0.1  # a pool so large that a look takes that long
-    now += LEAST_SECONDS
-    await watch.look()
+    for _ in range(2):
+        now += LEAST_SECONDS
+        await watch.look()
     num_asked = 0
     for _ in range(100):
         now += 1.0
         await watch.look()
     assert num_asked * seconds <= 100 / 250 + seconds
     assert watch.interval == 25.0
+
+
+async def test_one_look_that_was_interrupted_does_not_make_the_next_wait() -> None:
+    now, seconds = 0.0, iter([0.001, 5.0, 0.001, 5.0, 5.0])
+
+    async def take_look() -> Look:
+        return a_look(next(seconds))
+
+    watch, intervals = PoolWatch(take_look, lambda: now), list[float]()
+    for _ in range(5):
+        await watch.look()
+        intervals.append(watch.interval)
+        now += watch.interval
+    assert intervals == [0.25, 0.25, 0.25, 0.25, 1250.0]
 
 
 async def test_who_looks_often_gets_all_once_and_who_looks_seldom_the_latest() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fake_server import ROOT
+from tests.support.waiting import PATIENCE, wait_until
 
 CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES = (
     f"/v1/{name}" for name in ("chat/completions", "completions", "embeddings", "responses")
@@ -61,7 +62,17 @@ def _start(module: list[str], stderr: int = subprocess.PIPE) -> "subprocess.Pope
     )
 
 
-def finish(process: "subprocess.Popen[str]", seconds: float = 60.0) -> tuple[int, str]:
+def wait_for_records(path: Path, count: int, process: "subprocess.Popen[str]") -> None:
+    """Until so many are written; ``process`` has to go on meanwhile."""
+
+    def are_written() -> bool:
+        assert process.poll() is None, "it has ended"
+        return path.exists() and path.read_bytes().count(b"\n") >= count
+
+    wait_until(are_written)
+
+
+def finish(process: "subprocess.Popen[str]", seconds: float = PATIENCE) -> tuple[int, str]:
     """Its exit code and all it wrote."""
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out + (err or "")

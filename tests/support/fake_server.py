@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,24 @@ from tests.support.fake_engine import MODEL
 from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
+
+
+def engine_pid_of(process: "subprocess.Popen[str]") -> int:
+    """Of the engine that this process has started."""
+    children = psutil.Process(process.pid).children()
+    # Beside the engine there is the resource tracker of multiprocessing.
+    return next(child.pid for child in children if "spawn_main" in " ".join(child.cmdline()))
+
+
+@contextmanager
+def engine_stopped(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """It computes nothing meanwhile; what is sent to it waits."""
+    pid = engine_pid_of(process)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 class ServerProcess:
@@ -56,19 +74,11 @@ class ServerProcess:
 
     @property
     def engine_pid(self) -> int:
-        children = psutil.Process(self.process.pid).children()
-        # Beside the engine there is the resource tracker of multiprocessing.
-        return next(child.pid for child in children if "spawn_main" in " ".join(child.cmdline()))
+        return engine_pid_of(self.process)
 
-    @contextmanager
-    def engine_stopped(self) -> Iterator[None]:
-        """It computes nothing meanwhile; what is sent to it waits."""
-        pid = self.engine_pid
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
+    def engine_stopped(self) -> AbstractContextManager[None]:
+        """See the function."""
+        return engine_stopped(self.process)
 
     @property
     def num_open(self) -> int:

@@ -35,9 +35,11 @@ from tests.support.batches import (
     line,
     read_records,
     start_fake_batch,
+    wait_for_records,
     write_input,
 )
-from tests.support.fake_server import ServerProcess
+from tests.support.fake_server import ServerProcess, engine_stopped
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -111,73 +113,76 @@ def test_bad_lines_are_told_and_stop_no_others(tmp_path: Path) -> None:
     assert all(error["message"].startswith(f"Line {error['line']}: ") for error in errors)
 
 
-def wait_for_records(path: Path, count: int, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
-
-
 def test_killed_again_and_again_each_line_is_answered_once(tmp_path: Path) -> None:
-    lines = [line(f"{i}", prompt=f"x{i}", max_tokens=4) for i in range(60)]
+    lines = [line(f"{i}", prompt=f"x{i}", max_tokens=4) for i in range(200)]
     source, output = write_input(tmp_path / "in", lines), tmp_path / "out"
     for count in (10, 30):
-        process = start_fake_batch(source, output, step_seconds=0.03)
+        process = start_fake_batch(source, output, step_seconds=0.05)
         wait_for_records(output, count, process)
         children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         finish(process)
-        assert psutil.wait_procs(children, timeout=10.0)[1] == []
-        assert len(answers(output)) < 60
+        assert psutil.wait_procs(children, timeout=PATIENCE)[1] == []
+        assert len(answers(output)) < 200
     code, said = finish(start_fake_batch(source, output))
     assert code == 0, said
-    assert "60 of 60 lines are answered" in said
+    assert "200 of 200 lines are answered" in said
     found = answers(output)
-    assert set(found) == {f"{i}" for i in range(60)}
+    assert set(found) == {f"{i}" for i in range(200)}
     assert {response["status_code"] for response in found.values()} == {200}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_open_lines_finish_and_begins_no_others(tmp_path: Path, number: int) -> None:
-    source = write_input(tmp_path / "in", [line(f"{i}", prompt="x", max_tokens=20) for i in range(40)])
-    process = start_fake_batch(source, tmp_path / "out", max_open=4, step_seconds=0.02)
-    wait_for_records(tmp_path / "out", 2, process)
-    process.send_signal(number)
-    code, said = finish(process)
-    assert code == 128 + number
-    num_done = len(answers(tmp_path / "out"))
-    assert 4 <= num_done <= 12
-    assert f"Stopped after {num_done} of 40 lines; the same command goes on from there." in said
-    code, said = finish(start_fake_batch(source, tmp_path / "out"))
+    source = write_input(tmp_path / "in", [line(f"{i}", prompt="x", max_tokens=20) for i in range(200)])
+    log, output = tmp_path / "log", tmp_path / "out"
+    with log.open("w") as stderr:
+        process = start_fake_batch(source, output, max_open=4, stderr=stderr.fileno(), step_seconds=0.02)
+    wait_for_records(output, 2, process)
+    with engine_stopped(process):
+        process.send_signal(number)
+        wait_until(lambda: "Stopping." in log.read_text())
+        num_before = len(answers(output))
+    assert finish(process)[0] == 128 + number
+    num_done = len(answers(output))
+    assert num_before <= num_done <= num_before + 4
+    assert f"Stopped after {num_done} of 200 lines; the same command goes on from there." in log.read_text()
+    code, said = finish(start_fake_batch(source, output))
     assert code == 0, said
-    assert len(answers(tmp_path / "out")) == 40
+    assert len(answers(output)) == 200
 
 
-def test_open_lines_get_their_time_and_a_second_signal_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("shutdown_timeout", "num_signals"), [(0.2, 1), (1000.0, 2)])
+def test_open_lines_get_their_time_and_a_second_signal_none(
+    tmp_path: Path, shutdown_timeout: float, num_signals: int
+) -> None:
     source = write_input(tmp_path / "in", [line(f"{i}", prompt="x", max_tokens=400) for i in range(4)])
-    for settings, num_signals in (({"shutdown_timeout": 0.2}, 1), ({"shutdown_timeout": 50.0}, 2)):
-        process = start_fake_batch(source, tmp_path / "out", settings=settings, step_seconds=0.1)
-        assert process.stderr is not None
-        while "thinking by" not in process.stderr.readline():
-            pass
-        for _ in range(num_signals):
-            time.sleep(0.3)
-            process.send_signal(signal.SIGTERM)
-        start = time.monotonic()
-        assert finish(process)[0] == 128 + signal.SIGTERM
-        assert time.monotonic() - start < 20
-        assert answers(tmp_path / "out") == {}
+    log, settings = tmp_path / "log", {"shutdown_timeout": shutdown_timeout, "enable_log_requests": True}
+    with log.open("w") as stderr:
+        process = start_fake_batch(
+            source, tmp_path / "out", settings=settings, stderr=stderr.fileno(), step_seconds=1.0
+        )
+    wait_until(lambda: log.read_text().count("prompt tokens, n 1") == 4)
+    for _ in range(num_signals):
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "Stopping." in log.read_text())
+    assert finish(process)[0] == 128 + signal.SIGTERM
+    assert answers(tmp_path / "out") == {}
+
+
+def catches(process: "subprocess.Popen[str]", number: signal.Signals) -> bool:
+    """Has it a handler for this signal?"""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def test_a_signal_while_the_model_loads_ends_it(tmp_path: Path) -> None:
     source = write_input(tmp_path / "in", [line("a", prompt="x")])
-    process = start_fake_batch(source, tmp_path / "out", start_seconds=60.0)
-    while len(psutil.Process(process.pid).children()) < 2:  # the engine, and multiprocessing's own
-        time.sleep(0.01)
-    time.sleep(1.0)
+    process = start_fake_batch(source, tmp_path / "out", start_seconds=600.0)
+    wait_until(lambda: catches(process, signal.SIGTERM))
     process.send_signal(signal.SIGTERM)
-    assert finish(process, 30.0)[0] == 128 + signal.SIGTERM
+    assert finish(process)[0] == 128 + signal.SIGTERM
 
 
 def test_a_dead_engine_ends_it_and_writes_nothing_of_what_was_open(tmp_path: Path) -> None:
