@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection with five habits of its own.
+"""uvicorn's HTTP connection with seven habits of its own.
 
 1. Headers are bounded (431), which the parser beneath does not do.
 2. What is not HTTP is answered with an OpenAI error body as well.
@@ -7,13 +7,16 @@
 4. What is left of a body when its request has been answered (413, 401) is read and dropped, up to a bound. To close at
    once would reset the connection, and the answer could be lost: many clients send all of a body before they read.
 5. Pieces of a body can be written at once (``ChunkWriter``).
+6. A client that sends its next requests before it has its answer, and leaves, is noticed: the connection reads no more
+   while they wait, so bytes without meaning are sent to it too. uvicorn ends the last of them alone then.
+7. To a client of HTTP/1.0, which knows no chunks, a body of no known length is sent as it is.
 """
 
 import asyncio
 from typing import Any
 
 import msgspec
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from octavo.server.errors import ApiError, error_body
@@ -53,6 +56,31 @@ def chunk_writer(scope: Scope) -> ChunkWriter | None:
     return found
 
 
+class _Unchunked:
+    """``app`` as a client of HTTP/1.0 can read it: where the length of a body is not told, its end is that of the
+    connection, which such a client does not keep."""
+
+    def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
+        self._app = app
+        self._cycle = cycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cycle = self._cycle
+        is_open_ended = False
+
+        async def send_plain(message: Message) -> None:
+            nonlocal is_open_ended
+            if message["type"] == "http.response.start":
+                is_open_ended = all(name.lower() != b"content-length" for name, _ in message["headers"])
+                if is_open_ended:
+                    cycle.chunked_encoding = False
+            elif is_open_ended:
+                cycle.expected_content_length += len(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, send_plain)
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """``max_header_bytes``: request line and headers together."""
 
@@ -62,6 +90,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._header_bytes = 0
         self._in_headers = True
+        self._running: RequestResponseCycle | None = None
+        """The latest request that is or was answered; ``cycle`` is the latest that was read."""
         self._probe: asyncio.TimerHandle | None = None
         self._drain: asyncio.TimerHandle | None = None
         """Running while the rest of a body is dropped."""
@@ -88,6 +118,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None:
             self.scope["extensions"] = {_CHUNKS: {"writer": ChunkWriter(self.cycle)}}
+        if self.pipeline:
+            self._watch_client()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
+        self._running = cycle
+        super()._start_asgi_task(cycle, _Unchunked(app, cycle) if cycle.scope["http_version"] == "1.0" else app)  # type: ignore[arg-type]
 
     def on_message_complete(self) -> None:
         self._in_headers = True
@@ -120,26 +156,38 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more. True keeps the connection for the answer that is under way."""
+        """The client sends no more. True keeps the connection for the answers that are under way."""
         cycle: RequestResponseCycle | None = self.cycle
         has_tls = self.transport.get_extra_info("ssl_object") is not None  # which cannot be closed on one side
         if has_tls or cycle is None or cycle.response_complete or cycle.more_body:
             return False
+        if cycle.scope["http_version"] == "1.0":  # may be sent nothing before its answer, so it counts as gone
+            return False
         cycle.keep_alive = False  # closes after the answer
-        self._probe = self.loop.call_later(PROBE_SECONDS, self._probe_client)
+        self._watch_client()
         return True
 
+    def _watch_client(self) -> None:
+        if self._probe is None:
+            self._probe = self.loop.call_later(PROBE_SECONDS, self._probe_client)
+
     def _probe_client(self) -> None:
-        if self.transport.is_closing() or self.cycle.response_complete:
+        self._probe = None
+        cycle = self._running
+        if cycle is None or cycle.response_complete or self.transport.is_closing():
             return
-        if not self.cycle.response_started:
+        if not cycle.response_started:
             self.transport.write(_INTERIM_RESPONSE)
-        elif self.cycle.chunked_encoding:
+        elif cycle.chunked_encoding:
             self.transport.write(_EVENT_COMMENT_CHUNK)
-        self._probe = self.loop.call_later(PROBE_SECONDS, self._probe_client)
+        self._watch_client()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._probe is not None:
             self._probe.cancel()
         self._end_drain()
         super().connection_lost(exc)
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()

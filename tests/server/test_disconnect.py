@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -16,15 +16,22 @@ from tests.support.waiting import wait_until
 LONG = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
 
 
-@contextmanager
-def sent(server: ServerProcess, fields: dict[str, Any]) -> Iterator[socket.socket]:
+def request(fields: dict[str, Any], version: str = "1.1") -> bytes:
     body = json.dumps(fields).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    return f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def sent(server: ServerProcess, fields: dict[str, Any]) -> AbstractContextManager[socket.socket]:
+    return sent_bytes(server, request(fields))
+
+
+@contextmanager
+def sent_bytes(server: ServerProcess, data: bytes) -> Iterator[socket.socket]:
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.settimeout(10.0)
         raw.connect(("127.0.0.1", server.port))
-        raw.sendall(head + body)
+        raw.sendall(data)
         yield raw
 
 
@@ -78,6 +85,70 @@ def test_half_closed_clients_are_served(slow_server: ServerProcess, more: dict[s
     assert (b"data: [DONE]" in final) == ("stream" in more)
     assert b'"finish_reason":"length"' in final
     wait_until(lambda: load(slow_server) == (0, 0, 0))
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+@pytest.mark.parametrize("more", [{"stream": True}, {}], ids=str)
+def test_requests_that_wait_on_one_connection_are_aborted(
+    slow_server: ServerProcess, more: dict[str, Any], reset: bool
+) -> None:
+    with sent_bytes(slow_server, request(LONG | more)) as raw:
+        wait_until(lambda: load(slow_server) == (1, 1, 0))
+        raw.sendall(2 * request(LONG | more))
+        close(raw, reset)
+        wait_until(lambda: load(slow_server) == (0, 0, 0))
+    assert "Traceback" not in slow_server.log
+
+
+def test_nothing_is_sent_between_the_chunks_of_an_answer_while_the_next_request_waits(
+    slow_server: ServerProcess,
+) -> None:
+    first, second = (request(LONG | {"max_tokens": count, "stream": True}) for count in (30, 2))
+    with sent_bytes(slow_server, first + second) as raw:
+        raw.shutdown(socket.SHUT_WR)
+        answer = raw.makefile("rb").read()
+    *parts, rest = answer.split(b"0\r\n\r\n")
+    assert not rest
+    bodies = [part[part.index(b"HTTP/1.1 200") :].partition(b"\r\n\r\n")[2] for part in parts]
+    texts = [streamed_text(without_chunks(body)) for body in bodies]
+    with slow_server.client() as client:
+        alone = client.post("/v1/completions", json=LONG | {"max_tokens": 30}).json()["choices"][0]["text"]
+    assert texts == [alone, alone[:2]]
+
+
+def without_chunks(body: bytes) -> bytes:
+    """All but the last, empty chunk."""
+    found = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        end = int(size, 16)
+        assert body[end : end + 2] == b"\r\n"
+        found, body = found + body[:end], body[end + 2 :]
+    return found
+
+
+def streamed_text(events: bytes) -> str:
+    shown = events.replace(b":\n\n", b"")  # comments
+    *found, done, rest = [each.removeprefix(b"data: ") for each in shown.split(b"\n\n")]
+    assert (done, rest) == (b"[DONE]", b"")
+    return "".join(json.loads(each)["choices"][0]["text"] for each in found)
+
+
+@pytest.mark.parametrize("more", [{"stream": True}, {}], ids=str)
+def test_a_client_of_http_1_0_gets_a_body_without_chunks(slow_server: ServerProcess, more: dict[str, Any]) -> None:
+    with sent_bytes(slow_server, request(LONG | more | {"max_tokens": 3}, "1.0")) as raw:
+        head, _, body = raw.makefile("rb").read().partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert (streamed_text(body) if more else json.loads(body)["choices"][0]["text"]) == "alp"
+
+
+def test_a_client_of_http_1_0_is_sent_nothing_but_its_answer(slow_server: ServerProcess) -> None:
+    """So that nothing tells whether it reads still, once it has closed its side."""
+    with sent_bytes(slow_server, request(LONG, "1.0")) as raw:
+        wait_until(lambda: load(slow_server) == (1, 1, 0))
+        raw.shutdown(socket.SHUT_WR)
+        assert raw.makefile("rb").read() == b""
+        wait_until(lambda: load(slow_server) == (0, 0, 0))
 
 
 def test_one_client_leaving_leaves_the_other_alone(slow_server: ServerProcess) -> None:
