@@ -69,3 +69,22 @@ def test_settings_that_cannot_work_are_refused(arguments: list[object], message:
     result = run(trace, *arguments)
     assert result.exit_code in {1, 2}
     assert message in result.stderr
+
+
+def test_a_trace_that_comes_with_octavo(tmp_path: Path) -> None:
+    result = run("azure", "--limit", 15, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads((tmp_path / "out.json").read_text())["figures"]["simulate"]
+    assert row["num_completed"] == 15
+
+
+def test_conversations_of_sharegpt_come_at_a_rate(smollm2_path: Path, tmp_path: Path) -> None:
+    """Each has a question of 40 words and an answer of 60; the model's tokenizer counts them."""
+    texts = [{"from": "human", "value": " word" * 40}, {"from": "gpt", "value": " word" * 60}]
+    path = tmp_path / "conversations.json"
+    path.write_text(json.dumps([{"id": str(number), "conversations": texts} for number in range(30)], indent=2))
+    result = run(path, "--rate", 2, "--seed", 3, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads((tmp_path / "out.json").read_text())["figures"]["simulate"]
+    assert (row["prompt_tokens"], row["output_tokens"]) == (30 * 40, 30 * 60)
+    assert row["requests_per_second"] == pytest.approx(2, rel=0.5)

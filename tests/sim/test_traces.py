@@ -300,6 +300,7 @@ def test_servegen_draws_rates_pauses_and_lengths(tmp_path: Path) -> None:
     found = list(source.requests())
     assert found == list(source.requests())
     assert found != list(source.requests(Pace(seed=1)))
+    assert source.share_read > 0.99
     first, rest = [each for each in found if each.seconds < 600], [each for each in found if each.seconds >= 600]
     assert len(first) == pytest.approx(1200, rel=0.1)
     assert len(rest) == pytest.approx(4800, rel=0.03)

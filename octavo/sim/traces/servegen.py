@@ -90,6 +90,10 @@ class Client:
                 yield TracedRequest(now, dataset.prompts.draw(source), dataset.outputs.draw(source), tenant=self.name)
 
     @property
+    def end(self) -> float:
+        return self._ends[-1]
+
+    @cached_property
     def _ends(self) -> list[float]:
         starts = [window.start for window in self.windows]
         last = starts[-1] - starts[-2] if len(starts) > 1 else 600.0
@@ -126,6 +130,11 @@ class ServeGen:
     def mean_rate(self) -> float:
         """Requests a second, of all clients, over the whole time."""
         return sum(client.mean_rate for client in self.clients)
+
+    @property
+    def end(self) -> float:
+        """When the recording of the last client ends."""
+        return max(client.end for client in self.clients)
 
     def requests(self, rate: float | None, seed: int) -> Iterator[TracedRequest]:
         """In order of arrival; ``rate`` a second on average instead of what was recorded."""

@@ -161,16 +161,17 @@ class ServeGenSource:
     """Drawn from ServeGen's parameters; the first moment is when their recording begins."""
 
     format = SERVEGEN
-    share_read = 0.0
 
     def __init__(self, path: Path) -> None:
         self._parameters = ServeGen(path)
         self.skipped: Counter[str] = Counter()
         unused = self._parameters.unused
         self.notes = [f"{len(unused)} clients have no lengths and send nothing"] if unused else []
+        self.share_read = 0.0
 
     def requests(self, pace: Pace = AS_IT_WAS) -> Iterator[TracedRequest]:
         for request in islice(self._parameters.requests(pace.rate, pace.seed), pace.limit):
+            self.share_read = request.seconds / self._parameters.end
             yield request._replace(seconds=request.seconds / pace.speed)
 
 
