@@ -16,21 +16,17 @@ from pathlib import Path
 
 import click
 
-from octavo.bench.contiguous import Buddy, FirstFit
-from octavo.bench.contiguous_reserve import (
-    ContiguousReserve,
-    Reservation,
-    reserve_exactly,
-    reserve_maximum,
-    reserve_power_of_two,
-)
-from octavo.bench.memory_system import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Memory, System, measure
+from octavo.bench.contiguous_reserve import ContiguousReserve
+from octavo.bench.memory_system import System, measure
 from octavo.bench.paged import Paged
 from octavo.bench.sharing import Beams, Mode, ParallelSampling, SharedPrefix, measure_sharing
 from octavo.bench.traces import Lengths, draw_lengths
 from octavo.cli.machine import machine_line
 from octavo.cli.table import json_option, print_table, write_json
 from octavo.core.scheduler_types import ADMISSION_QUANTILE
+from octavo.sim.baselines.allocators import Buddy, FirstFit
+from octavo.sim.baselines.memory import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Memory
+from octavo.sim.baselines.reservation import Reservation, reserve_exactly, reserve_maximum, reserve_power_of_two
 
 AZURE_NUM_REQUESTS = 200
 AZURE_NUM_BLOCKS = 3000

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 
 from octavo.bench.candidates import candidates
-from octavo.bench.memory_system import Memory, Sample
+from octavo.bench.memory_system import Sample
 from octavo.bench.traces import Lengths
 from octavo.core.kv_manager import KVCacheManager
 from octavo.core.kv_types import CacheConfig
@@ -14,6 +14,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import ADMISSION_QUANTILE, SchedulerConfig
 from octavo.core.step import NewRow, StepPlan, StepResult, TokenLogprobs
+from octavo.sim.baselines.memory import Memory
 from octavo.sim.filled import num_filled_slots
 
 VOCAB_SIZE = 49152

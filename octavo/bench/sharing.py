@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from octavo.bench.memory_system import Memory, mean_or_none
+from octavo.bench.memory_system import mean_or_none
 from octavo.bench.paged import add_request, make_scheduler, random_tokens, run_steps
 from octavo.bench.traces import Lengths
 from octavo.core.beam_group import BeamGroup
@@ -17,6 +17,7 @@ from octavo.core.beam_search import BeamSearch, BeamSearchParams
 from octavo.core.request import Request
 from octavo.core.sampling_params import DEFAULT_LIMITS, SamplingParams
 from octavo.core.scheduler import Scheduler
+from octavo.sim.baselines.memory import Memory
 
 
 class BlockCount(NamedTuple):

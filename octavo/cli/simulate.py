@@ -11,9 +11,10 @@ from tqdm import tqdm
 
 from octavo.bench.traces import AZURE_TRACES, azure_path
 from octavo.cli.objectives import Objectives
+from octavo.cli.simulate_figure import figure_names, redraw
 from octavo.cli.simulate_picture import draw
 from octavo.cli.table import json_option, print_table, write_json, write_text
-from octavo.cli.units import TokenCount
+from octavo.cli.units import ByteSize, TokenCount
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.kv_types import CacheConfig
 from octavo.core.scheduler_types import (
@@ -26,8 +27,12 @@ from octavo.core.scheduler_types import (
 from octavo.sim.cost_text import DEFAULT, parse_costs
 from octavo.sim.figures import PERCENTILES, figures, series
 from octavo.sim.recorder import OBJECTIVES, Recorder
+from octavo.sim.repeated import repeated
 from octavo.sim.replay import LandedStep
+from octavo.sim.routers import ROUTERS
 from octavo.sim.simulation import ServerSettings, Simulation
+from octavo.sim.split import Split, SplitSimulation
+from octavo.sim.traces.request import TracedRequest
 from octavo.sim.traces.source import (
     FORMATS,
     SHAREGPT,
@@ -73,7 +78,7 @@ STEPS_A_LOOK = 64
 
 
 @click.command("simulate")
-@click.argument("trace")
+@click.argument("trace", required=False)
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="Of TRACE.  [default: as it looks]")
 @click.option("--lenient", is_flag=True, help="Leave out lines that are no requests, and count them.")
 @click.option("--limit", type=click.IntRange(1), help="Play so many requests at most.")
@@ -104,9 +109,29 @@ STEPS_A_LOOK = 64
 @click.option(
     "--goodput", "slos", type=Objectives(OBJECTIVES), help='Of answers in time: "ttft:1000 itl:100", milliseconds.'
 )
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Play it so many times over.")
+@click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Servers of this kind.")
+@click.option(
+    "--router", type=click.Choice(tuple(ROUTERS)), default="least-loaded", show_default=True, help="Which gets whom."
+)
+@click.option(
+    "--prefill-replicas", type=click.IntRange(1), help="So many of them compute prompts alone, the others answers."
+)
+@click.option(
+    "--transfer-bandwidth", type=ByteSize(), help="Bytes a second at which each of those sends keys and values: 25GB."
+)
+@click.option("--kv-bytes-per-token", type=click.IntRange(1), help="Of what it sends (`octavo inspect` says it).")
+@click.option(
+    "--figure",
+    type=click.Choice(figure_names()),
+    help="Redraw a figure of the paper on PagedAttention, with the lengths of TRACE or of ShareGPT (docs/paper.md).",
+)
+@click.option(
+    "--figure-seconds", type=click.FloatRange(0, min_open=True), help="How long requests come in it.  [default: 600]"
+)
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw it to this SVG file.")
 @json_option
-def simulate(trace: str, format_: str | None, **given: Any) -> None:
+def simulate(trace: str | None, format_: str | None, **given: Any) -> None:
     """Replay the requests of TRACE through the engine's own scheduler and allocator, with no model.
 
     TRACE is a file, or azure, azure-code or sharegpt (fetched when it is first asked for, 27 MB).
@@ -117,13 +142,19 @@ def simulate(trace: str, format_: str | None, **given: Any) -> None:
     pace = Pace(given["speed"] or 1.0, given["rate"], given["limit"], given["seed"])
     if given["speed"] and given["rate"]:
         raise click.UsageError("--speed and --rate say the same thing; give one of them")
-    source = find_source(trace, format_, lenient=given["lenient"])
-    for note in source.notes:
+    source = None if trace is None else find_source(trace, format_, lenient=given["lenient"])
+    for note in source.notes if source else ():
         click.echo(note, err=True)
-    simulation = Simulation(
-        source.requests(pace), server_settings(given), parse_costs(given["cost_model"]), given["slos"]
-    )
-    with _progress(source, simulation.recorder, pace.limit) as on_step:
+    if given["figure"] is not None:
+        requests = None if source is None else source.requests(pace)
+        picture = redraw(given["figure"], requests, given["limit"], given["figure_seconds"], given["json_path"])
+        if given["plot_path"] is not None:
+            write_text(given["plot_path"], picture)
+        return
+    if source is None:
+        raise click.UsageError("give a TRACE to replay, or --figure")
+    simulation = make_simulation(repeated(lambda: source.requests(pace), given["repeat"]), given)
+    with _progress(source, simulation.recorder, pace.limit, given["repeat"]) as on_step:
         recorder = simulation.run(on_step)
     report(source, recorder, given["json_path"])
     if given["plot_path"] is not None:
@@ -150,6 +181,22 @@ def _sharegpt_lengths(path: Path | None) -> Sequence[tuple[int, int]]:
     from octavo.bench.sharegpt import sharegpt_lengths
 
     return sharegpt_lengths(file=path)
+
+
+def make_simulation(requests: Iterator[TracedRequest], given: dict[str, Any]) -> Simulation | SplitSimulation:
+    """One server, or several of a kind, or of two."""
+    settings, costs, num_replicas = server_settings(given), parse_costs(given["cost_model"]), given["replicas"]
+    split = (given["prefill_replicas"], given["transfer_bandwidth"], given["kv_bytes_per_token"])
+    if split == (None, None, None):
+        router = ROUTERS[given["router"]]()
+        return Simulation(requests, settings, costs, given["slos"], num_replicas=num_replicas, router=router)
+    if None in split:
+        raise click.UsageError("--prefill-replicas, --transfer-bandwidth and --kv-bytes-per-token go together")
+    num_prefill, bandwidth, num_bytes = split
+    if num_prefill >= num_replicas:
+        raise click.UsageError(f"{num_prefill} of {num_replicas} --replicas for prompts leave none for answers")
+    kinds = Split(num_prefill, num_replicas - num_prefill, num_bytes, bandwidth)
+    return SplitSimulation(requests, settings, costs, kinds, given["slos"])
 
 
 def server_settings(given: dict[str, Any]) -> ServerSettings:
@@ -191,14 +238,17 @@ def report(source: Source, recorder: Recorder, json_path: Path | None) -> None:
 
 
 @contextmanager
-def _progress(source: Source, recorder: Recorder, limit: int | None) -> Iterator[Any]:
+def _progress(source: Source, recorder: Recorder, limit: int | None, times: int) -> Iterator[Any]:
     """A bar with the time left, by how much of the trace has been played."""
     layout = "{desc} {percentage:3.0f}% |{bar}| {elapsed} gone, {remaining} left{postfix}"
     with tqdm(total=1.0, desc="simulating", bar_format=layout, disable=not sys.stderr.isatty(), leave=False) as bar:
+        num_before, last = 0, 0.0
 
         def on_step(step: LandedStep) -> None:
+            nonlocal num_before, last
             if step.plan.step_id % STEPS_A_LOOK == 0:
-                done = recorder.num_arrived / limit if limit else source.share_read
+                num_before, last = num_before + (source.share_read < last), source.share_read
+                done = recorder.num_arrived / (limit * times) if limit else (num_before + last) / times
                 bar.set_postfix_str(f"{step.now:,.0f} s simulated", refresh=False)
                 bar.update(max(0.0, done - bar.n))
 

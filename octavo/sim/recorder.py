@@ -20,7 +20,7 @@ SLOs = Mapping[str, float]
 
 
 @dataclass(slots=True)
-class _Open:
+class OpenRequest:
     """A request that has not ended. ``last``: when it drew its last token outside the decode batch; ``first_step``: the
     step after that of its first token; ``longest``: of its gaps outside the batch."""
 
@@ -33,7 +33,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Server:
+class ServerRecord:
     """``members`` of the decode batch in the step that landed last, at ``now``; ``longest``: see LongestSteps."""
 
     num_steps: int = 0
@@ -66,8 +66,8 @@ class Recorder:
         self.busy_seconds = 0.0
         self.first_due: float | None = None
         self.last_end = 0.0
-        self._open: dict[Request, _Open] = {}
-        self._servers = [_Server() for _ in schedulers]
+        self._open: dict[Request, OpenRequest] = {}
+        self._servers = [ServerRecord() for _ in schedulers]
 
     @property
     def num_open(self) -> int:
@@ -79,7 +79,7 @@ class Recorder:
         return self.last_end - (self.first_due or 0.0)
 
     def arrive(self, request: Request, due: float) -> None:
-        self._open[request] = _Open(due)
+        self._open[request] = OpenRequest(due)
         self.num_arrived += 1
         if self.first_due is None:
             self.first_due = due
@@ -110,7 +110,7 @@ class Recorder:
         if step.now >= self.series.next_due:
             self.series.look(step.now)
 
-    def _note_departures(self, server: _Server, members: list[Request], step: LandedStep) -> None:
+    def _note_departures(self, server: ServerRecord, members: list[Request], step: LandedStep) -> None:
         """Those that were members when the last step landed, and were planned as such no more."""
         num_departures = self.schedulers[step.place].running.batch.num_departures
         if num_departures != server.num_departures:
@@ -119,7 +119,7 @@ class Recorder:
                 if request in self._open:
                     self._open[request].last = server.now
 
-    def _land_other(self, open_: _Open, request: Request, server: _Server, step: LandedStep) -> None:
+    def _land_other(self, open_: OpenRequest, request: Request, server: ServerRecord, step: LandedStep) -> None:
         """A row that was no member: of a prompt, or of an answer that had fallen behind."""
         if open_.started is None:
             open_.started = step.start
@@ -141,7 +141,7 @@ class Recorder:
         """A resumed one computes tokens that it drew before, chunk by chunk."""
         return request in step.outcome.sampled[step.outcome.num_members :]
 
-    def _end(self, request: Request, server: _Server, now: float) -> None:
+    def _end(self, request: Request, server: ServerRecord, now: float) -> None:
         open_ = self._open.pop(request)
         assert open_.first is not None, "it has drawn a token"
         num_gaps = request.num_output_tokens - 1

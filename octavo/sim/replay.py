@@ -6,15 +6,13 @@ land, requests arrive, and whoever stands idle and has work begins a step.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from octavo.core.request import Request
-from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import StepOutcome, StopCheck
 from octavo.core.step import StepPlan, StepResult
-from octavo.core.step_times import note_step_seconds
 from octavo.sim.runner import draw_row_ids
 
 StepSeconds = Callable[[StepPlan], float]
@@ -23,7 +21,30 @@ StepSeconds = Callable[[StepPlan], float]
 Draw = Callable[[StepPlan], StepResult]
 """What a step brings; asked when it lands."""
 
-Submit = Callable[[Scheduler, Request, float], None]
+
+class Checker(Protocol):
+    """Of the length of one request: see ``Door``."""
+
+    def check(self, num_prompt_tokens: int, max_tokens: int) -> None: ...
+
+
+class Steps(Protocol):
+    """What the loop needs of a scheduler: the engine's own, or one of those before it (``octavo.sim.baselines``)."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def door(self) -> Checker: ...
+
+    def add(self, request: Request) -> None: ...
+
+    def schedule(self) -> StepPlan | None: ...
+
+    def update(self, result: StepResult, check_stop: StopCheck | None = None, /) -> StepOutcome: ...
+
+
+Submit = Callable[[Steps, Request, float], None]
 """Puts a request in line at a server, or refuses it; with the time."""
 
 
@@ -44,7 +65,7 @@ class LandedStep(NamedTuple):
     outcome: StepOutcome
 
 
-def submit(scheduler: Scheduler, request: Request, _now: float = 0.0) -> None:
+def submit(scheduler: Steps, request: Request, _now: float = 0.0) -> None:
     """Checks a request as the engine does, and puts it in line.
 
     Raises:
@@ -56,19 +77,18 @@ def submit(scheduler: Scheduler, request: Request, _now: float = 0.0) -> None:
 
 class Server:
     """One scheduler, one step at a time. ``check_stop``: see ``Scheduler.update``; ``tell_time``: told the time before
-    requests get in line. ``learns_seconds``: the scheduler is told what steps take, as by the engine, and goes by
-    it."""
+    requests get in line; ``tell_seconds``: told what steps took before they land."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Steps,
         step_seconds: StepSeconds,
         *,
         draw: Draw = draw_row_ids,
         check_stop: StopCheck | None = None,
         tell_time: Callable[[float], None] | None = None,
         submit: Submit = submit,
-        learns_seconds: bool = False,
+        tell_seconds: Callable[[StepPlan, float], None] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._step_seconds = step_seconds
@@ -76,7 +96,7 @@ class Server:
         self._check_stop = check_stop
         self._tell_time = tell_time
         self._submit = submit
-        self._learns_seconds = learns_seconds
+        self._tell_seconds = tell_seconds
         self._inbox: deque[Request] = deque()
         self._plan: StepPlan | None = None
         self._start = 0.0
@@ -112,8 +132,8 @@ class Server:
         """The step has landed."""
         plan, self._plan = self._plan, None
         assert plan is not None, "a step is on its way"
-        if self._learns_seconds:
-            note_step_seconds(self.scheduler, plan, now - self._start)
+        if self._tell_seconds is not None:
+            self._tell_seconds(plan, now - self._start)
         outcome = self.scheduler.update(self._draw(plan), self._check_stop)
         return LandedStep(now, self._start, place, plan, outcome)
 
@@ -137,18 +157,24 @@ class Replay:
         self._next = next(self._coming, None)
         self._route = route
         self._landings: list[tuple[float, int]] = []
+        self._deliveries: list[tuple[float, int, int, Request]] = []
+        self._num_deliveries = 0
+
+    def deliver(self, due: float, place: int, request: Request) -> None:
+        """A request that comes from another server reaches this one later, or now."""
+        self._num_deliveries += 1
+        heappush(self._deliveries, (due, self._num_deliveries, place, request))
 
     def steps(self) -> Iterator[LandedStep]:
         """Every step as it lands, to the last token of the last request."""
-        while self._next is not None or self._landings:
-            now = min(self._next_due, self._landings[0][0] if self._landings else math.inf)
+        while self._next is not None or self._landings or self._deliveries:
+            now = min(self._next_due, _first(self._landings), _first(self._deliveries))
             awake: list[int] = []
             while self._landings and self._landings[0][0] <= now:
                 self.now, place = heappop(self._landings)
                 awake.append(place)
                 yield self.servers[place].land(self.now, place)
-            while self._next_due <= now:
-                place = self._take_next()
+            for place in self._arrive(now):
                 if self.servers[place].is_idle and place not in awake:
                     awake.append(place)
             for place in awake:
@@ -160,6 +186,15 @@ class Replay:
     def _next_due(self) -> float:
         return math.inf if self._next is None else self._next.due
 
+    def _arrive(self, now: float) -> Iterator[int]:
+        """Those that are due go to their servers; yields which."""
+        while _first(self._deliveries) <= now:
+            _, _, place, request = heappop(self._deliveries)
+            self.servers[place].receive(request)
+            yield place
+        while self._next_due <= now:
+            yield self._take_next()
+
     def _take_next(self) -> int:
         """The next request goes to its server; returns which."""
         assert self._next is not None
@@ -168,3 +203,9 @@ class Replay:
         place = self._route(request, self.servers)
         self.servers[place].receive(request)
         return place
+
+
+def _first(events: Sequence[tuple[Any, ...]]) -> float:
+    """When the first of a heap is due."""
+    due: float = events[0][0] if events else math.inf
+    return due

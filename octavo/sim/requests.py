@@ -55,9 +55,10 @@ class Answers:
         self._known: dict[Request, Iterator[int]] = {}
 
     def expect(self, request: Request, traced: TracedRequest, number: int) -> None:
+        """What it is going to draw; it may have some of it already."""
         token_ids = answer_token_ids(traced, number)
         if token_ids is not None:
-            self._known[request] = token_ids
+            self._known[request] = islice(token_ids, request.num_output_tokens, None)
 
     def drop(self, request: Request) -> None:
         """It has ended."""

@@ -1,37 +1,24 @@
-"""A trace, settings and a machine in; what comes of it out."""
+"""A trace, settings and machines in; what comes of it out."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
-from octavo.core.errors import InvalidRequestError
-from octavo.core.kv_manager import KVCacheManager
-from octavo.core.kv_types import CacheConfig
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
-from octavo.core.scheduler_types import SchedulerConfig
-from octavo.core.step import StepPlan, StepResult
-from octavo.sim.costs import CostModel, StepWork, work_of
-from octavo.sim.ends import Ends
+from octavo.core.step import StepPlan
+from octavo.sim.costs import CostModel, work_of
 from octavo.sim.recorder import Recorder, SLOs
-from octavo.sim.replay import Arrival, LandedStep, Replay, Server, submit
-from octavo.sim.requests import Answers, make_request
+from octavo.sim.replay import Arrival, LandedStep, Replay, Server
+from octavo.sim.replica import QUEUE_FULL, TOO_LONG, Expected, Replica, ServerSettings, move_seconds
+from octavo.sim.requests import make_request
+from octavo.sim.routers import RoundRobin, Router
 from octavo.sim.traces.request import TracedRequest
 
-TOO_LONG = "can never run"
-QUEUE_FULL = "queue is full"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """One server. ``max_num_queued``: requests that may wait; more are refused, as with 429."""
-
-    scheduler: SchedulerConfig
-    cache: CacheConfig
-    max_num_queued: int | None = None
+__all__ = ["QUEUE_FULL", "TOO_LONG", "ServerSettings", "Simulation"]
 
 
 class Simulation:
-    """Requests of a trace at one server, as they arrived. ``recorder``: what has come of them so far."""
+    """Requests of a trace at ``num_replicas`` servers of the same kind, as they arrived; ``router`` says who goes
+    where. ``recorder``: what has come of them so far."""
 
     def __init__(
         self,
@@ -39,32 +26,29 @@ class Simulation:
         settings: ServerSettings,
         costs: CostModel,
         slos: SLOs | None = None,
+        *,
+        num_replicas: int = 1,
+        router: Router | None = None,
     ) -> None:
-        self._settings = settings
-        self._ends = Ends()
-        self._answers = Answers()
-        self.scheduler = Scheduler(settings.scheduler, KVCacheManager(settings.cache))
-        moved, nothing = StepWork(num_moved_blocks=1), StepWork()
-        self.scheduler.population.costs.seconds_per_block = costs.step_seconds(moved) - costs.step_seconds(nothing)
-        self.recorder = Recorder([self.scheduler], slos)
-        server = Server(
-            self.scheduler,
-            lambda plan: costs.step_seconds(work_of(plan)),
-            draw=self._draw,
-            check_stop=self._ends.check,
-            tell_time=self.scheduler.tell_time,
-            submit=self._submit,
-            learns_seconds=True,
-        )
-        self._replay = Replay([server], self._arrivals(requests))
+        self._costs = costs
+        self._router = router or RoundRobin()
+        self.replicas = [
+            Replica(settings, self._step_seconds, self._refuse, move_seconds(costs)) for _ in range(num_replicas)
+        ]
+        self.recorder = Recorder([replica.scheduler for replica in self.replicas], slos)
+        self._coming: dict[Request, Expected] = {}
+        self._replay = Replay([replica.server for replica in self.replicas], self._arrivals(requests), self._route)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Of the first server."""
+        return self.replicas[0].scheduler
 
     def run(self, on_step: Callable[[LandedStep], None] | None = None) -> Recorder:
         """To the last token; ``on_step`` is told of each step when the recorder has been."""
         for step in self._replay.steps():
             self.recorder.land(step)
-            self.scheduler.take_preemptions()
-            for request in step.outcome.finished:
-                self._answers.drop(request)
+            self.replicas[step.place].clear_up(step.outcome)
             if on_step is not None:
                 on_step(step)
         return self.recorder
@@ -72,27 +56,17 @@ class Simulation:
     def _arrivals(self, requests: Iterable[TracedRequest]) -> Iterator[Arrival]:
         for number, traced in enumerate(requests):
             request = make_request(traced, number)
-            if request.max_total_tokens > traced.prompt + traced.output:
-                self._ends.add(request, traced.output)
-            self._answers.expect(request, traced, number)
+            self._coming[request] = Expected(traced, number)
             self.recorder.arrive(request, traced.seconds)
             yield Arrival(traced.seconds, request)
 
-    def _draw(self, plan: StepPlan) -> StepResult:
-        self._ends.begin_landing()
-        return self._answers.draw(plan, self.scheduler.last_planned)
+    def _route(self, request: Request, _servers: list[Server]) -> int:
+        place = self._router.choose(request, self.replicas)
+        self.replicas[place].expect(request, self._coming.pop(request))
+        return place
 
-    def _submit(self, scheduler: Scheduler, request: Request, now: float) -> None:
-        most = self._settings.max_num_queued
-        if most is not None and scheduler.num_waiting >= most:
-            self._refuse(request, QUEUE_FULL)
-            return
-        try:
-            submit(scheduler, request, now)
-        except InvalidRequestError:
-            self._refuse(request, TOO_LONG)
+    def _step_seconds(self, plan: StepPlan, _scheduler: Scheduler) -> float:
+        return self._costs.step_seconds(work_of(plan))
 
     def _refuse(self, request: Request, reason: str) -> None:
-        self._ends.drop(request)
-        self._answers.drop(request)
         self.recorder.reject(request, reason)

@@ -2,17 +2,15 @@
 
 import pytest
 
-from octavo.bench.contiguous import Buddy, FirstFit
-from octavo.bench.contiguous_reserve import (
-    ContiguousReserve,
-    Reservation,
-    reserve_exactly,
-    reserve_maximum,
-    reserve_power_of_two,
-)
-from octavo.bench.memory_system import Memory, Sample, measure
+from octavo.bench.contiguous_reserve import ContiguousReserve
+from octavo.bench.memory_system import Sample, measure
 from octavo.bench.traces import Lengths
 from octavo.core.errors import ConfigurationError
+from octavo.core.request import Request
+from octavo.core.sampling_params import SamplingParams
+from octavo.sim.baselines.allocators import Buddy, FirstFit
+from octavo.sim.baselines.memory import Memory
+from octavo.sim.baselines.reservation import Reservation, reserve_exactly, reserve_maximum, reserve_power_of_two
 
 
 def test_maximum_by_hand() -> None:
@@ -50,7 +48,8 @@ EXACT = reserve_exactly(FirstFit)
 )
 def test_what_is_reserved(reservation: Reservation, slots: int, held: int) -> None:
     request = Lengths(5, 11)
-    assert reservation.slots_for(request) == slots
+    asked = Request("", [0] * request.prompt, SamplingParams(), max_tokens=request.output)
+    assert reservation.slots_for(asked) == slots
     (first, *_) = ContiguousReserve(Memory(num_blocks=4), [request], reservation).run()
     assert first.held_slots == held
 
@@ -72,5 +71,5 @@ def test_the_first_in_line_keeps_all_others_waiting() -> None:
 
 
 def test_what_never_fits_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"1 blocks have no piece of 17 slots .*\(all-knowing, first fit\)"):
+    with pytest.raises(ConfigurationError, match=r"16 slots have no piece of 17 .*\(all-knowing, first fit\)"):
         ContiguousReserve(Memory(num_blocks=1), [Lengths(1, 1), Lengths(16, 1)], EXACT)

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from octavo.bench.contiguous_reserve import ContiguousReserve, reserve_maximum
+from octavo.bench.contiguous_reserve import ContiguousReserve
 from octavo.bench.memory import memory_command
-from octavo.bench.memory_system import Memory, System, measure
+from octavo.bench.memory_system import System, measure
 from octavo.bench.paged import Paged
 from octavo.bench.traces import Lengths, draw_lengths
+from octavo.sim.baselines.memory import Memory
+from octavo.sim.baselines.reservation import reserve_maximum
 
 MEMORY = Memory(num_blocks=600, max_num_batched_tokens=512)
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from octavo.bench.memory_system import Memory
 from octavo.bench.paged import add_request, make_scheduler
 from octavo.bench.sharing import Beams, BlockCount, Mode, ParallelSampling, SharedPrefix, measure_sharing, run
 from octavo.bench.traces import Lengths
+from octavo.sim.baselines.memory import Memory
 
 MEMORY = Memory(num_blocks=64)
 

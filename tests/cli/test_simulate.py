@@ -88,3 +88,41 @@ def test_conversations_of_sharegpt_come_at_a_rate(smollm2_path: Path, tmp_path: 
     (row,) = json.loads((tmp_path / "out.json").read_text())["figures"]["simulate"]
     assert (row["prompt_tokens"], row["output_tokens"]) == (30 * 40, 30 * 60)
     assert row["requests_per_second"] == pytest.approx(2, rel=0.5)
+
+
+def test_a_figure_of_the_paper_with_the_lengths_of_a_trace(trace: Path, tmp_path: Path) -> None:
+    result = run(trace, "--figure", "waste", "--json", tmp_path / "out.json", "--plot", tmp_path / "out.svg")
+    assert result.exit_code == 0, result.output
+    rows = {row["system"]: row for row in json.loads((tmp_path / "out.json").read_text())["figures"]["waste"]}
+    assert rows["Orca (Max)"]["published"] == 20.4
+    assert rows["Orca (Max)"]["filled"] < rows["Orca (Pow2)"]["filled"] < rows["Octavo"]["filled"]
+    assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")
+
+
+def test_either_a_trace_or_a_figure() -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "give a TRACE to replay, or --figure" in result.output
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--router", "prefix-aware"),
+        ("--prefill-replicas", "2", "--transfer-bandwidth", "25GB", "--kv-bytes-per-token", "23040"),
+    ],
+)
+def test_a_fleet(trace: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    result = run(trace, "--replicas", 4, "--repeat", 3, *flags, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads((tmp_path / "out.json").read_text())["figures"]["simulate"]
+    assert row["num_completed"] == 3 * 60
+    assert row["output_tokens"] == 3 * sum(range(1, 61))
+
+
+def test_a_split_needs_all_its_numbers(trace: Path) -> None:
+    result = run(trace, "--replicas", 4, "--prefill-replicas", 2)
+    assert (result.exit_code, "go together" in result.output) == (2, True)
+    flags = ("--transfer-bandwidth", "1GB", "--kv-bytes-per-token", "1")
+    result = run(trace, "--replicas", 2, "--prefill-replicas", 2, *flags)
+    assert (result.exit_code, "leave none for answers" in result.output) == (2, True)

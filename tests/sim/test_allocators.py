@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bench.contiguous import Allocator, Buddy, FirstFit, Piece
+from octavo.sim.baselines.allocators import Allocator, Buddy, FirstFit, Piece
 
 NUM_SLOTS = 100
 SIZES = st.integers(1, 40)

@@ -1,0 +1,1 @@
+"""What serving engines did before paged memory, as schedulers that the same loop drives (docs/paper.md)."""
