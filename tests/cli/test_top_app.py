@@ -19,7 +19,7 @@ from octavo.cli.top_reader import Reading, ServerReader
 from octavo.core.errors import OctavoError
 from tests.support.fake_server import ServerProcess, running_real_server
 from tests.support.models import rand_model
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 CODES = bytes([0, 1, 254, 255, 2, 3, 4, 6, 80])
 SIGNS = [FREE, CACHED, PINNED, PINNED, ACTIVE, ACTIVE, SHARED, WIDELY_SHARED, WIDELY_SHARED]
@@ -79,10 +79,9 @@ async def test_map_queues_and_rates() -> None:
     reader = FakeReader(pool_of(CODES, request(1), request(2, "waiting")))
     app = TopApp(reader, 0.05)
     async with app.run_test(size=(100, 30)) as pilot:
-        wait_for = app.query_one("#figures", Static)
-        while "generation 100.0 tokens/s" not in str(wait_for.content):
-            await pilot.pause(0.05)
-        assert "fake-model at http://fake" in str(wait_for.content)
+        figures = app.query_one("#figures", Static)
+        await until(lambda: "generation 100.0 tokens/s" in str(figures.content))
+        assert "fake-model at http://fake" in str(figures.content)
         assert app.query_one(PoolMap).render().plain == "".join(sign.character for sign in SIGNS)
         table = app.query_one(DataTable)
         assert table.row_count == 2
@@ -90,38 +89,32 @@ async def test_map_queues_and_rates() -> None:
         await pilot.press("tab" if not app.query_one(PoolMap).has_focus else "right")
         app.query_one(PoolMap).focus()
         await pilot.press("right", "right", "left", "up")
-        while not reader.asked:
-            await pilot.pause(0.05)
         line = app.query_one("#block", Static)
-        while "hello" not in str(line.content):
-            await pilot.pause(0.05)
+        await until(lambda: "hello" in str(line.content))
         assert "shared by 2, 16 slots filled, …00000001/0" in str(line.content)
         await pilot.press("p")
-        await pilot.pause(0.3)
+        await app.workers.wait_for_complete()  # those that had begun
         seen = reader.num_looks
         await pilot.pause(0.3)
         assert reader.num_looks == seen
         await pilot.press("p")
         reader.error = "cannot reach http://fake"
-        while "cannot reach" not in str(wait_for.content):
-            await pilot.pause(0.05)
+        await until(lambda: "cannot reach" in str(figures.content))
         await pilot.press("q")
 
 
 async def test_without_the_admin_key_and_on_a_small_screen() -> None:
     app = TopApp(FakeReader(None), 0.05)
-    async with app.run_test(size=(40, 12)) as pilot:
+    async with app.run_test(size=(40, 12)):
         line = app.query_one("#block", Static)
-        while "The pool is not shown: it needs the admin key" not in str(line.content):
-            await pilot.pause(0.05)
+        await until(lambda: "The pool is not shown: it needs the admin key" in str(line.content))
 
 
 async def test_a_large_pool_fits_the_screen() -> None:
     app = TopApp(FakeReader(pool_of(bytes([2, 1]) * 20_000)), 0.05)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(80, 24)):
         shown = app.query_one(PoolMap)
-        while not shown.blocks:
-            await pilot.pause(0.05)
+        await until(lambda: shown.blocks)
         lines = shown.render().plain.split("\n")
         assert len(lines) <= shown.size.height
         assert max(map(len, lines)) <= shown.size.width

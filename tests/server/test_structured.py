@@ -21,7 +21,7 @@ from octavo.structured import checker
 from octavo.structured.checker import ConstraintChecker
 from tests.server.test_validation import CHAT, COMPLETION, case_id, check_error
 from tests.support.fake_server import ServerProcess, running_server
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, until
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -271,14 +271,14 @@ async def test_a_turn_lasts_as_long_as_its_thread_is_busy(monkeypatch: pytest.Mo
 
     try:
         gone = [ask(text) for text in "12"]
-        await asyncio.to_thread(wait_until, partial(all_asked, 2))
+        await until(partial(all_asked, 2))
         for each in gone:
             each.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
         waiting = [ask("3"), ask("4"), ask("5", "b")]
         for number, text in enumerate("123", 3):
             may_end[text].set()
-            await asyncio.to_thread(wait_until, partial(all_asked, number))
+            await until(partial(all_asked, number))
         assert asked[2:] == ["3", "5", "4"]
         may_end["4"].set()
         may_end["5"].set()

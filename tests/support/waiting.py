@@ -4,6 +4,7 @@ What a test waits for must not come about by itself within that time: a request 
 longer.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -17,3 +18,11 @@ def wait_until(condition: Callable[[], object], told: str = "") -> None:
     while not condition():
         assert time.monotonic() < deadline, told
         time.sleep(0.02)
+
+
+async def until(condition: Callable[[], object], told: str = "") -> None:
+    """The same beside what else this event loop does."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, told
+        await asyncio.sleep(0.02)
