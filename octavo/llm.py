@@ -34,6 +34,7 @@ from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
 from octavo.loading.system_prefix import num_system_tokens
 from octavo.outputs import BeamSearchOutput, RequestOutput, raise_for
+from octavo.progress import CallProgress
 from octavo.prompt import Prompt, as_token_ids, listed_prompts
 from octavo.settings import read_settings
 
@@ -296,13 +297,16 @@ class LLM:
 
     def _run(self, texts: Sequence[str | None], requests: Sequence[EngineRequest]) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
-        with interrupts_wait() as deliver_interrupt:
+        num_choices = sum(request.num_choices for request in requests)
+        with interrupts_wait() as deliver_interrupt, CallProgress(num_choices, self._engine.stats) as progress:
             try:
                 for text, request in zip(texts, requests, strict=True):
                     outputs[request.request_id] = RequestOutput.begin(request, text)
                     self._add(request)
                 while not all(output.finished for output in outputs.values()):
-                    self._take(self._step(), outputs)
+                    news = self._step()
+                    self._take(news, outputs)
+                    progress.note(news)
                     deliver_interrupt()
             finally:
                 for request_id in outputs:

@@ -92,7 +92,8 @@ def test_the_wheel_serves_every_python_3_and_holds_what_it_should(wheel: Path) -
     assert re.fullmatch(rf"octavo-{re.escape(__version__)}-py3-none-\w+\.whl", wheel.name)
     assert "none-any" not in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
-    data = {f"octavo/data/azure/{file.name}" for file in (ROOT / "octavo" / "data" / "azure").iterdir()}
+    files = (file for file in (ROOT / "octavo" / "data").rglob("*") if file.is_file())
+    data = {file.relative_to(ROOT).as_posix() for file in files}
     assert {"octavo/kernels/_native.so", "octavo/py.typed", "octavo/cli/main.py", *data} <= set(names)
     assert f"octavo-{__version__}.dist-info/licenses/LICENSE" in names
     foreign = [name for name in names if not name.startswith(("octavo/", "octavo-")) or name.endswith((".cpp", ".h"))]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from octavo.engine.messages import EngineStats
+from octavo.progress import pool_use
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class Progress:
         while now - self._looks[0].time > WINDOW_SECONDS:
             self._looks.popleft()
         if self._is_shown:
-            self._bar.set_postfix_str(f"{self._tokens_per_second:.1f} tokens/s", refresh=True)
+            told = f"{self._tokens_per_second:.1f} tokens/s, {pool_use(stats):.0%} of the pool in use"
+            self._bar.set_postfix_str(told, refresh=True)
         elif now - self._logged >= WINDOW_SECONDS:
             self._logged = now
             logger.info("%s", self.line(now))
