@@ -11,6 +11,17 @@ from octavo.engine.pooled import PooledPrompt
 from octavo.engine.stops import TextStream
 
 
+def sequence_id(request_id: str, choice_index: int) -> str:
+    """By which the core knows a choice."""
+    return f"{request_id}/{choice_index}"
+
+
+def split_sequence_id(name: str) -> tuple[str, int]:
+    """The request and the choice of a ``sequence_id``."""
+    request_id, _, index = name.rpartition("/")
+    return request_id, int(index)
+
+
 class Choice:
     """Collects what the steps bring for one sequence; ``take_delta`` hands it out. ``num_resumed``, ``num_skips``: of
     its preemptions, those that it has come back from, and of its skips, those that are written down (``Decisions``)."""

@@ -13,7 +13,7 @@ from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import Preemption
 from octavo.core.step import StepPlan
-from octavo.engine.choice import Choice
+from octavo.engine.choice import Choice, split_sequence_id
 from octavo.engine.intake import MAX_TENANT_NAME
 from octavo.engine.messages import EngineRequest
 from octavo.engine.traces import EventKind, EventLog, FlatEvent, RequestFacts, RequestTrace
@@ -166,9 +166,9 @@ class Decisions:
         self._parked = parked
 
     def _note_preemption(self, preemption: Preemption, step: int, now: float) -> None:
-        request_id, _, index = preemption.request_id.rpartition("/")
+        request_id, index = split_sequence_id(preemption.request_id)
         numbers = preemption.num_freed_blocks, preemption.num_swapped_tokens, preemption.num_lost_tokens
-        self._note(request_id, now, int(index), "preempted", *numbers, step=step, note=preemption.reason)
+        self._note(request_id, now, index, "preempted", *numbers, step=step, note=preemption.reason)
 
     def _note(
         self,

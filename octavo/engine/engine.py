@@ -269,8 +269,9 @@ class Engine:
         outcome = self._scheduler.update(result, self._stop_check)
         collect(self._requests, issued.plan, result, outcome, self._clock())
         sample = result.seconds.sample
+        compute = max(0.0, seconds - sample)  # what was drawn before the step before it was read is not of its seconds
         reply = self._clock() - self._landed
-        self._requests.news.steps.append(StepSeconds(issued.plan_seconds, seconds - sample, sample, reply))
+        self._requests.news.steps.append(StepSeconds(issued.plan_seconds, compute, sample, reply))
 
     def _measure(self, issued: _Issued) -> float:
         """The seconds that a step took, which begins where the one before it ends, if it was submitted earlier."""

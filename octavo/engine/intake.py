@@ -13,6 +13,7 @@ from octavo.core.request import Request
 from octavo.core.sampling_params import DEFAULT_LIMITS, SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.token_ids import check_token_ids
+from octavo.engine.choice import sequence_id
 from octavo.engine.messages import EngineRequest
 
 PRIORITY_LIMIT = 2**63
@@ -100,7 +101,7 @@ class Intake:
         seed = self._draw_seed() if params.seed is None else params.seed
         return [
             Request(
-                f"{request.request_id}/{index}",
+                sequence_id(request.request_id, index),
                 request.prompt_token_ids,
                 params if index == 0 else _without_prompt_logprobs(params),
                 max_tokens=max_tokens,
@@ -134,7 +135,7 @@ class Intake:
         )
         members = [
             Request(
-                f"{request.request_id}/{index}",
+                sequence_id(request.request_id, index),
                 request.prompt_token_ids,
                 params,
                 max_tokens=max_tokens,

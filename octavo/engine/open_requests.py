@@ -8,7 +8,7 @@ from octavo.core.request import Request, Status
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import Preemption
 from octavo.core.step import StepPlan
-from octavo.engine.choice import Choice
+from octavo.engine.choice import Choice, split_sequence_id
 from octavo.engine.deadlines import Deadlines
 from octavo.engine.decisions import Decisions
 from octavo.engine.detokenizer import TokenPieces
@@ -110,9 +110,9 @@ class OpenRequests:
         return started
 
     def note_preemption(self, preemption: Preemption, now: float) -> None:
-        request_id, _, index = preemption.request_id.rpartition("/")
+        request_id, index = split_sequence_id(preemption.request_id)
         for sequence in self.sequences.get(request_id, ()):
-            if sequence.choice_index == int(index):
+            if sequence.choice_index == index:
                 self.choices[sequence].waiting_since = now
 
     @property

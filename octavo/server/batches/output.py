@@ -88,6 +88,7 @@ class OutputFile:
             os.ftruncate(self._fd, self._end)
             if self.found.num_to_repeat:
                 self._rewrite()
+        _sync_folder(self.path.parent)
 
     def append(self, record: bytes) -> None:
         """``record``: one line, with its end. A half written one is taken back.
@@ -201,6 +202,16 @@ def _lock(fd: int, path: Path) -> None:
         raise ConfigurationError(f"another run is writing to the output {path}") from None
     except OSError:
         return  # a file system without locks
+
+
+def _sync_folder(folder: Path) -> None:
+    """That there is this file, under this name, outlives a loss of power, where the file system can promise that."""
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:

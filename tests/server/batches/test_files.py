@@ -4,7 +4,7 @@ import io
 import json
 import os
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -302,6 +302,27 @@ def test_a_rewritten_output_keeps_its_mode_and_a_link_to_it(tmp_path: Path) -> N
     assert (tmp_path / "out").is_symlink()
     assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
     assert len(read_records(tmp_path / "real")) == 2
+
+
+def test_a_loss_of_power_takes_no_output_that_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is on disk before its first record is, also where it takes the place of another file."""
+    write_input(tmp_path / "in", [line("a"), line("b")])
+    synced = list[int]()
+    for name in ("fsync", "fdatasync"):
+        inner = getattr(os, name)
+
+        def sync(fd: int, inner: Callable[[int], None] = inner) -> None:
+            synced.append(os.fstat(fd).st_ino)
+            inner(fd)
+
+        monkeypatch.setattr(os, name, sync)
+    folder = tmp_path.stat().st_ino
+    for status in (503, 200):
+        synced.clear()
+        with opened(tmp_path) as batch:
+            answer_all(batch, status)
+        file = (tmp_path / "out").stat().st_ino
+        assert synced == ([file, folder, file] if status == 200 else [folder, file])
 
 
 def test_of_many_lines_few_bytes_each_stay_in_memory(tmp_path: Path) -> None:
