@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from octavo.cli.simulate import find_source
 from octavo.cli.table import json_option, print_table, write_json
 from octavo.cli.units import ByteSize, TokenCount, readable_bytes
 from octavo.core.errors import ConfigurationError
@@ -16,7 +17,7 @@ from octavo.sim.cost_text import DEFAULT, parse_costs
 from octavo.sim.planning.lengths import QUANTILES, draw_requests
 from octavo.sim.planning.plan import PREEMPTED_SHARE, Model, Plan, Wishes, make_plan
 from octavo.sim.traces.request import TracedRequest
-from octavo.sim.traces.source import FORMATS, TraceSource
+from octavo.sim.traces.source import FORMATS
 
 NUM_REQUESTS = 600
 
@@ -83,8 +84,9 @@ class Case:
     help="Of one device: 24GiB; may be given several times.  [default: what is free here]",
 )
 @click.option("--memory-utilization", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
-@click.option("--trace", type=click.Path(path_type=Path), help="Requests to plan for.  [default: Azure conversations]")
-@click.option("--format", "format_", type=click.Choice(tuple(FORMATS)), help="Of the trace.  [default: as it looks]")
+@click.option("--trace", default="azure", show_default=True, help="Requests to plan for: what `octavo simulate` takes.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), help="Of the trace.  [default: as it looks]")
+@click.option("--lenient", is_flag=True, help="Leave out lines of the trace that are no requests.")
 @click.option("--prompt-lengths", type=Lengths(), help="Tokens of prompts at p50,p90,p99, instead of a trace.")
 @click.option("--output-lengths", type=Lengths(), help="Tokens of answers at p50,p90,p99.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second that have to be served.")
@@ -177,21 +179,13 @@ def requests_of(given: dict[str, Any], longest: int) -> list[TracedRequest]:
     if (given["prompt_lengths"] is None) != (given["output_lengths"] is None):
         raise click.UsageError("--prompt-lengths and --output-lengths go together")
     if given["prompt_lengths"] is not None:
-        if given["trace"] is not None:
-            raise click.UsageError("give a --trace or lengths, not both")
         drawn = iter(draw_requests(given["prompt_lengths"], given["output_lengths"], count))
     else:
-        drawn = TraceSource(given["trace"] or _azure(), given["format_"]).requests()
+        drawn = find_source(given["trace"], given["format_"], lenient=given["lenient"]).requests()
     requests = list(islice((each for each in drawn if each.prompt + each.output <= longest), count))
     if not requests:
         raise ConfigurationError(f"no request has {longest:,} tokens or less, the longest that a sequence may have")
     return requests
-
-
-def _azure() -> Path:
-    from importlib.resources import files
-
-    return Path(str(files("octavo") / "data" / "azure" / "AzureLLMInferenceTrace_conv.csv.gz"))
 
 
 def _free_bytes() -> int:
@@ -243,6 +237,7 @@ def describe(plan: Plan, model: Model, source: str) -> dict[str, object]:
             "  ITL p50, ms": paced["itl_p50"],
             "  ITL p99, ms": paced["itl_p99"],
             "  share of the time busy": _percent(paced["busy_share"]),
+            "  from the cache": _percent(paced["prefix_hit_share"]),
         }
     return lines
 

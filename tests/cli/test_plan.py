@@ -128,3 +128,27 @@ def test_wrong_usage(config: Path, flags: tuple[str, ...], said: str) -> None:
     result = run(config, "--memory", "24GiB", *flags)
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_what_a_server_recorded_is_planned_for(config: Path, tmp_path: Path) -> None:
+    """Its log names what requests share, so the plan knows what the cache has of them: 32 of 48 tokens of each but the
+    first, where they do not come at once. Half a line at the end is left out if it may be."""
+    log = tmp_path / "requests.jsonl"
+    lines = ['{"octavo_request_log": 1, "octavo": "0.1.0", "start": 1764530000.0, "block_size": 16}']
+    lines += [
+        json.dumps(
+            {"n": n, "t": 1.0 * n, "prompt": 48, "output": 8, "max_tokens": 8, "blocks": f"0000000100000002{n + 9:08x}"}
+        )
+        for n in range(40)
+    ]
+    log.write_text("\n".join([*lines, lines[-1][:30]]))
+    refused = run(config, "--memory", "24GiB", "--trace", log)
+    assert (refused.exit_code, "line 42" in refused.output) == (1, True)
+    result = run(
+        config, "--memory", "24GiB", "--trace", log, "--lenient", "--rate", 2, "--json", tmp_path / "plan.json"
+    )
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads((tmp_path / "plan.json").read_text())["figures"]["plan"]
+    assert row["longest sequence"] == 56
+    assert row["full"]["num_completed"] == 40
+    assert row["  from the cache"] == f"{39 * 32 / (40 * 48):.1%}"
