@@ -60,6 +60,7 @@ LINES = {
     "prefix_hit_tokens": "prompt tokens cached",
     "prefix_hit_share": "share of them",
     "num_preemptions": "preemptions",
+    "num_swaps": "of them swapped out",
     "preempted_share": "share of requests preempted",
     "preempted_tokens": "tokens lost by them",
     "filled_share": "slots filled, mean share",
@@ -85,6 +86,7 @@ STEPS_A_LOOK = 64
 @click.option("--speed", type=click.FloatRange(0, min_open=True), help="Play it so many times as fast.  [default: 1]")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second, instead of a speed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Where times or lengths are drawn.")
+@click.option("--max-tokens", type=TokenCount(), help="What each asks for at most.  [default: as many as it got]")
 @click.option("--cost-model", default=DEFAULT, show_default=True, help="How long a step takes, or a JSON file of it.")
 @click.option("--num-blocks", type=click.IntRange(1), default=8192, show_default=True, help="Blocks in the KV cache.")
 @click.option("--block-size", type=click.IntRange(1), default=16, show_default=True, help="Tokens in a block.")
@@ -186,6 +188,7 @@ def _sharegpt_lengths(path: Path | None) -> Sequence[tuple[int, int]]:
 def make_simulation(requests: Iterator[TracedRequest], given: dict[str, Any]) -> Simulation | SplitSimulation:
     """One server, or several of a kind, or of two."""
     settings, costs, num_replicas = server_settings(given), parse_costs(given["cost_model"]), given["replicas"]
+    requests = asking(requests, given["max_tokens"], settings.scheduler.max_model_len)
     split = (given["prefill_replicas"], given["transfer_bandwidth"], given["kv_bytes_per_token"])
     if split == (None, None, None):
         router = ROUTERS[given["router"]]()
@@ -197,6 +200,15 @@ def make_simulation(requests: Iterator[TracedRequest], given: dict[str, Any]) ->
         raise click.UsageError(f"{num_prefill} of {num_replicas} --replicas for prompts leave none for answers")
     kinds = Split(num_prefill, num_replicas - num_prefill, num_bytes, bandwidth)
     return SplitSimulation(requests, settings, costs, kinds, given["slos"])
+
+
+def asking(requests: Iterator[TracedRequest], max_tokens: int | None, max_model_len: int) -> Iterator[TracedRequest]:
+    """The same, where each asks for ``max_tokens``, or the room left, if the trace does not say what it asked for."""
+    for request in requests:
+        if max_tokens is None or request.max_tokens is not None:
+            yield request
+        else:
+            yield request._replace(max_tokens=min(max_tokens, max_model_len - request.prompt))
 
 
 def server_settings(given: dict[str, Any]) -> ServerSettings:

@@ -71,6 +71,18 @@ def test_settings_that_cannot_work_are_refused(arguments: list[object], message:
     assert message in result.stderr
 
 
+def test_answers_that_end_before_what_they_ask_for(trace: Path, tmp_path: Path) -> None:
+    """Two ask for the same; one of them in a memory that has less room."""
+    rows = []
+    for flags in ([], ["--max-tokens", "2k"], ["--max-tokens", "2k", "--num-blocks", 40]):
+        result = run(trace, *flags, "--json", tmp_path / "out.json")
+        assert result.exit_code == 0, result.output
+        rows += json.loads((tmp_path / "out.json").read_text())["figures"]["simulate"]
+    assert [row["output_tokens"] for row in rows] == [sum(range(1, 61))] * 3
+    assert [row["num_rejected"] for row in rows] == [0, 0, 0]
+    assert rows[0]["e2el_mean"] == rows[1]["e2el_mean"]
+
+
 def test_a_trace_that_comes_with_octavo(tmp_path: Path) -> None:
     result = run("azure", "--limit", 15, "--json", tmp_path / "out.json")
     assert result.exit_code == 0, result.output

@@ -115,7 +115,8 @@ def test_lru_on_the_head_of_the_recorded_load_is_that_of_a_prefix_tree(mooncake:
     assert replay(head, num_blocks, EVICTION_POLICIES["lru"]) == sum(hits[100:])
 
 
-@pytest.mark.parametrize("num_blocks", _capacities(PUBLISHED_LRU))
+@pytest.mark.slow
+@pytest.mark.parametrize("num_blocks", PUBLISHED_LRU)
 def test_lru_hits_what_was_published_to_the_token(mooncake: Trace, num_blocks: int) -> None:
     assert replay(mooncake, num_blocks, EVICTION_POLICIES["lru"]) == PUBLISHED_LRU[num_blocks]
 
