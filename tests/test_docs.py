@@ -29,6 +29,11 @@ def test_every_make_command_exists(page: Path) -> None:
     assert {one or other for one, other in named} <= targets
 
 
+def test_pictures_of_pages_are_small() -> None:
+    for picture in (ROOT / "docs" / "pictures").glob("*.png"):
+        assert picture.stat().st_size < 200_000, picture
+
+
 def test_the_pictures_are_those_that_the_script_draws() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "pictures" / "draw.py"))
     assert script["PICTURES"]

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Static
 
-from octavo.cli.top_map import SIGNS, Sign, blocks_per_cell, rows_of, sign_of, tally
+from octavo.cli.top_map import PINNED, Sign, blocks_per_cell, rows_of, sign_of, tally
 from octavo.cli.top_reader import PoolReader, Reading
 from octavo.cli.top_screen import figures
 from octavo.core.errors import OctavoError
@@ -187,8 +187,9 @@ def _legend(counts: dict[Sign, int]) -> Text:
 
 def _told(block: dict[str, Any]) -> str:
     """A line about a block, as GET /debug/pool/blocks tells it."""
-    code = 2 * block["references"] + block["in_prefix_cache"]
-    state = SIGNS[2] if block["pins"] == block["references"] > 0 else sign_of(min(code, 5))
+    others = block["references"] - block["pins"]
+    is_only_pinned = block["pins"] and not others
+    state = PINNED if is_only_pinned else sign_of(2 * min(others, 3) + block["in_prefix_cache"])
     holders = ", ".join(f"…{each['request'][-8:]}/{each['choice']}" for each in block["holders"][:4])
     text = f': "{block["text"]}"' if block["text"] else ""
     return f"block {block['id']}: {state.name}, {block['filled']} slots filled, {holders or 'nobody has it'}{text}"
