@@ -30,7 +30,7 @@ settings.register_profile(
 settings.load_profile("octavo")
 
 
-LONG_FILES = ("test_packaging.py", "clients", "real", "server", "cases", "loading")
+LONG_FILES = ("test_packaging.py", "clients", "real", "dashboard", "server", "cases", "loading")
 """Files and folders whose tests take longest, those first: what is left for the end is short, so that no process ends
 long after the others."""
 
