@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from octavo.cli.serve import find_model
+from octavo.core.errors import ConfigurationError
 from octavo.engine.process import LOG_FORMAT
 from octavo.engine.spawn import SpawnedProcess
 from octavo.server.batches.batch import Batch
@@ -51,7 +52,7 @@ def answer(
     """``engine_modules``: what the engine's process imports beforehand.
 
     Raises:
-        ConfigurationError, EngineDeadError: see octavo.server.batches.
+        ConfigurationError, EngineDeadError: see octavo.server.batches; or the input was changed meanwhile.
         SystemExit: it was stopped; or the server failed on a line (code 1).
     """
     if batch.needs_model():
@@ -62,5 +63,7 @@ def answer(
         progress.close()
     ended_badly = f"{progress.num_refused:,} were refused and {progress.num_failed:,} failed"
     click.echo(f"{progress.done} are answered; in this run {ended_badly}.")
+    if batch.has_changed:
+        raise ConfigurationError("the input was changed meanwhile; what is written is of the lines as they were read")
     if progress.num_failed:
         raise SystemExit(1)

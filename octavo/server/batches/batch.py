@@ -1,6 +1,8 @@
 """A batch: an input file, what of it is answered already, and the records of the rest."""
 
+import hashlib
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +41,7 @@ class Unreadable(NamedTuple):
 class Batch:
     """One run over ``input_path``, whose answers go to ``output_path``. ``num_lines``: all that hold something;
     ``num_before``: those of them that an earlier run has answered; ``num_unreadable``: those that cannot be, so far.
+    ``has_changed``: the lines, once all have been read, are not those that were counted at the beginning.
 
     Of the lines nothing stays in memory but 16 bytes of each custom_id, and of each that an earlier run has answered.
 
@@ -53,13 +56,15 @@ class Batch:
         self._model_name = model_name
         self._max_body_bytes = max_body_bytes
         self._check_input(output_path)
-        self._output = OutputFile(output_path.resolve(), overwrite=overwrite)
+        # Where links lead in a circle, opening it says so.
+        self._output = OutputFile(Path(os.path.realpath(output_path)), overwrite=overwrite)
         found = self._output.found
         self.num_before = len(found.record_ids)
         self.num_unreadable = 0
+        self.has_changed = False
         self._custom_ids = set(found.custom_ids)
         try:
-            self.num_lines = self._count_lines()
+            self.num_lines, self._counted = self._count_lines()
             self._output.prepare()
         except BaseException:
             self._output.close()
@@ -87,7 +92,9 @@ class Batch:
         return next(self._items, None)
 
     def _read(self) -> Iterator[Task | Unreadable]:
+        whole = hashlib.blake2b()
         for line in self._lines():
+            whole.update(line.record_id.encode())
             if record_digest(line.record_id) in self._output.found.record_ids:
                 continue
             try:
@@ -98,6 +105,7 @@ class Batch:
                 yield Unreadable(line)
                 continue
             yield Task(line, request)
+        self.has_changed = whole.digest() != self._counted
 
     def write(self, task: Task, reply: Reply) -> None:
         """The answer to a line.
@@ -152,10 +160,13 @@ class Batch:
         if not path.exists():
             raise ConfigurationError(f"there is no input {path}")
 
-    def _count_lines(self) -> int:
+    def _count_lines(self) -> tuple[int, bytes]:
+        """And what stands for all of them."""
         answered = self._output.found.record_ids
+        whole = hashlib.blake2b()
         num_lines = num_answered = 0
         for line in self._lines():
+            whole.update(line.record_id.encode())
             num_lines += 1
             num_answered += record_digest(line.record_id) in answered
         if num_answered < len(answered):
@@ -164,4 +175,4 @@ class Batch:
                 f"{len(answered)} answers are to no line of {self._input_path} as {self._model_name} would answer it; "
                 "name another output, or have it overwritten with --overwrite"
             )
-        return num_lines
+        return num_lines, whole.digest()

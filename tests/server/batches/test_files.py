@@ -192,6 +192,20 @@ def test_lines_may_be_added_and_bad_ones_mended_between_runs(tmp_path: Path) -> 
     assert [record["custom_id"] for record in read_records(tmp_path / "out")] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("later", [[], ["a", "c"], ["a"], ["a", "b", "c"]], ids=str)
+def test_lines_that_change_during_a_run_are_told(tmp_path: Path, later: list[str]) -> None:
+    write_input(tmp_path / "in", [line("a"), line("b")])
+    with opened(tmp_path) as batch:
+        if later:
+            write_input(tmp_path / "in", [line(each) for each in later])
+        assert answer_all(batch) == (later or ["a", "b"])
+        assert batch.has_changed == bool(later)
+    if later != ["a"]:
+        with opened(tmp_path) as batch:
+            assert not answer_all(batch)
+            assert not batch.has_changed
+
+
 def test_an_output_of_another_input_or_model_is_left_alone(tmp_path: Path) -> None:
     write_input(tmp_path / "in", [line("a"), line("b", prompt="x")])
     with opened(tmp_path) as batch:
@@ -222,11 +236,13 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         opened(tmp_path)
     assert not (tmp_path / "out").exists()
     source = write_input(tmp_path / "in", [line("a")])
+    (tmp_path / "loop").symlink_to("loop")
     for output, message in (
         (source, "the same file"),
         (tmp_path, "Is a directory"),
         (Path(os.devnull), "no plain file"),
         (tmp_path / "x" / "y", "No such file"),
+        (tmp_path / "loop", "Too many levels of symbolic links"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             Batch(source, output, MODEL, MAX_BODY)

@@ -132,6 +132,20 @@ def test_killed_again_and_again_each_line_is_answered_once(tmp_path: Path) -> No
     assert {response["status_code"] for response in found.values()} == {200}
 
 
+def test_lines_added_during_a_run_are_answered_and_told(tmp_path: Path) -> None:
+    lines = [line(f"{i}", prompt="x" * 100, max_tokens=2) for i in range(100)]
+    source, output = write_input(tmp_path / "in", lines), tmp_path / "out"
+    process = start_fake_batch(source, output, step_seconds=0.02)
+    wait_for_records(output, 2, process)
+    with source.open("a", encoding="utf-8") as file:
+        file.write(line("late", prompt="x", max_tokens=2) + "\n")
+    code, said = finish(process)
+    assert code == 1
+    assert "Error: the input was changed meanwhile" in said
+    assert len(answers(output)) == 101
+    assert finish(start_fake_batch(source, output))[0] == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_open_lines_finish_and_begins_no_others(tmp_path: Path, number: int) -> None:
     source = write_input(tmp_path / "in", [line(f"{i}", prompt="x", max_tokens=20) for i in range(200)])
