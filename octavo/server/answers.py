@@ -1,6 +1,7 @@
 """Sending answers while watching the client: work stops as soon as nobody waits for it."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -21,8 +22,19 @@ AnyEvent = Event | msgspec.Raw
 """Raw: it is encoded already."""
 
 
+_LINE_SEPARATORS = re.compile("\u2028|\u2029|\u0085".encode())
+"""They end no line of an event, but do for clients that split text as Python does. In JSON they are in strings only."""
+
+
 def _unnamed(event: AnyEvent) -> bytes:
-    return b"data: " + (bytes(event) if isinstance(event, msgspec.Raw) else msgspec.json.encode(event)) + b"\n\n"
+    data = bytes(event) if isinstance(event, msgspec.Raw) else msgspec.json.encode(event)
+    if b"\xe2\x80" in data or b"\xc2\x85" in data:
+        data = _LINE_SEPARATORS.sub(_escaped, data)
+    return b"data: " + data + b"\n\n"
+
+
+def _escaped(character: re.Match[bytes]) -> bytes:
+    return b"\\u%04x" % ord(character.group().decode())
 
 
 def _named(event: AnyEvent) -> bytes:

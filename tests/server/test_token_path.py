@@ -18,7 +18,7 @@ from octavo.engine.client import AsyncEngineClient
 from octavo.engine.codec import News
 from octavo.engine.messages import EngineOutputs, OutputDelta
 from octavo.metrics.prometheus import EngineMetrics
-from octavo.server.answers import PLAIN_EVENTS, AnyEvent, EventStreamResponse
+from octavo.server.answers import PLAIN_EVENTS, AnyEvent, EventStreamResponse, named_events
 from octavo.server.chat import ChatRequest
 from octavo.server.chat_answer import ChatAnswer
 from octavo.server.completions import CompletionAnswer, CompletionRequest
@@ -190,3 +190,13 @@ def test_an_envelope_is_what_encoding_all_of_it_gives(text: str, after: dict[str
     choice = {"index": 3, "text": text, "logprobs": {"tokens": [text], "token_logprobs": [-0.1]}, "finish_reason": None}
     whole = msgspec.json.encode(before | {"choices": [choice]} | after)
     assert bytes(Envelope(before, after).chunk(choice)) == whole
+
+
+@pytest.mark.parametrize("text", ["a\u2028b\u2029c\x85d", "“—” \u2030 \xc5", "\r\n\v\f\x1c\x1d\x1e\0\x7f"])
+def test_an_event_is_one_line_for_all_that_split_text(text: str) -> None:
+    event = {"type": "x", "text": text}
+    raw = msgspec.Raw(msgspec.json.encode(event))
+    for data in (PLAIN_EVENTS.encode(event), PLAIN_EVENTS.encode(raw), named_events(lambda _: {}).encode(event)):
+        *names, shown, last = data.decode().splitlines()
+        assert (names, last) in (([], ""), (["event: x"], ""))
+        assert msgspec.json.decode(shown.removeprefix("data: ")) == event
