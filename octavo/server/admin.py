@@ -10,17 +10,17 @@ from fastapi import APIRouter, Request, Response
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo, PinWish
 from octavo.core.sampling_params import SamplingParams
+from octavo.server.access.auth import trace_id_of
 from octavo.server.answers import json_response, unless_gone
-from octavo.server.auth import trace_id_of
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.errors import ApiError
 from octavo.server.generation import Generation, collect
-from octavo.server.promises import Share
 from octavo.server.prompts import Prompt, check_length, check_messages, encode_messages, encode_prompts, split_prompts
+from octavo.server.queueing.promises import Share
+from octavo.server.queueing.timing import Timing
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
-from octavo.server.timing import Timing
 
 router = APIRouter(prefix="/admin")
 

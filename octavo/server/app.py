@@ -6,12 +6,13 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from octavo.server import admin, chat, completions, dashboard, debug, embeddings, openapi, pool, system, tokenize
+from octavo.server import admin, chat, completions, embeddings, openapi, system, tokenize
+from octavo.server.access.gate import Gate
 from octavo.server.errors import install_error_handlers
-from octavo.server.gate import Gate
 from octavo.server.messages import routes as messages
 from octavo.server.responses import routes as responses
 from octavo.server.state import ServerState
+from octavo.server.watching import dashboard, debug, pool
 
 ALWAYS_OPEN = frozenset({"/health", *dashboard.FORM})
 """The form to log in by is open, and what it sends; the page is not."""

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request
 
 from octavo.core.errors import InvalidRequestError
-from octavo.server.auth import allowance_of
+from octavo.server.access.auth import allowance_of
 from octavo.server.errors import ApiError, ClientGoneError
 from octavo.server.limits import ServerLimits
 from octavo.server.plain_numbers import plain_whole_number

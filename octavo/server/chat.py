@@ -13,8 +13,8 @@ from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured import Constraint, StructuredLimits, Thinking, as_constraint
 from octavo.loading.system_prefix import num_system_tokens
+from octavo.server.access.auth import Role, allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.answers import answered
-from octavo.server.auth import Role, allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.chat_answer import RESPONSE_ROLE, ChatAnswer
@@ -23,7 +23,6 @@ from octavo.server.dialect import new_call_id
 from octavo.server.forced_calls import forced_constraint, forced_syntax
 from octavo.server.generation import Generation
 from octavo.server.keeping import cache_marks, marked_pins, prompt_pins, retention_of
-from octavo.server.promises import Share
 from octavo.server.prompts import (
     Prompt,
     check_length,
@@ -34,11 +33,12 @@ from octavo.server.prompts import (
     message_text,
     template_options,
 )
+from octavo.server.queueing.promises import Share
+from octavo.server.queueing.timing import timing_of
 from octavo.server.reply import ReplyFormat, ToolFormat
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
 from octavo.server.structured import asked_constraint, constraint_field
-from octavo.server.timing import timing_of
 from octavo.server.tool_choice import ToolUse, tool_use
 from octavo.server.tool_messages import with_parsed_arguments
 from octavo.server.truncation import num_kept

@@ -12,8 +12,8 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
+from octavo.server.access.auth import allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.answers import AnyEvent, answered, json_response
-from octavo.server.auth import allowance_of, role_of, tenant_of, trace_id_of
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -21,12 +21,12 @@ from octavo.server.envelope import Envelope
 from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
 from octavo.server.logprobs import CompletionLogprobs, TokenWriter, prompt_logprobs
-from octavo.server.promises import Share
 from octavo.server.prompts import Prompt, encode_prompts, fewest_tokens, in_text_thread, split_prompts
+from octavo.server.queueing.promises import Share
+from octavo.server.queueing.timing import timing_of
 from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sampling_params
 from octavo.server.state import ServerState
 from octavo.server.structured import asked_constraint, constraint_field
-from octavo.server.timing import timing_of
 from octavo.server.truncation import num_kept
 
 router = APIRouter()

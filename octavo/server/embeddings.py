@@ -14,17 +14,17 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.intake import check_salt
 from octavo.engine.messages import OutputDelta
+from octavo.server.access.auth import allowance_of, tenant_of, trace_id_of
 from octavo.server.answers import json_response, unless_gone
-from octavo.server.auth import allowance_of, tenant_of, trace_id_of
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
 from octavo.server.errors import fields_named
 from octavo.server.generation import Generation, collect
-from octavo.server.promises import Share
 from octavo.server.prompts import encode_prompts, fewest_tokens, in_text_thread, split_prompts
+from octavo.server.queueing.promises import Share
+from octavo.server.queueing.timing import timing_of
 from octavo.server.sampling import Int64, SamplingFields
 from octavo.server.state import ServerState
-from octavo.server.timing import timing_of
 from octavo.server.truncation import check_truncation, num_kept
 
 router = APIRouter()

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from octavo.core.errors import EngineDeadError, InvalidRequestError, RefusedByEngineError
 from octavo.engine.messages import Timeout
-from octavo.server.request_log import Refusal
+from octavo.server.watching.request_log import Refusal
 
 logger = logging.getLogger(__name__)
 

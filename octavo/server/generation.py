@@ -16,13 +16,13 @@ from octavo.core.step import Pooling
 from octavo.core.tenants import DEFAULT_TENANT
 from octavo.engine.coalesce import merge_delta
 from octavo.engine.messages import EngineRequest, OutputDelta
+from octavo.server.access.rates import Allowance
 from octavo.server.errors import ApiError, engine_fault, timed_out, unavailable
-from octavo.server.promises import Share
 from octavo.server.prompts import Prompt
-from octavo.server.queue import Place
-from octavo.server.rates import Allowance
+from octavo.server.queueing.promises import Share
+from octavo.server.queueing.queue import Place
+from octavo.server.queueing.timing import Timing
 from octavo.server.state import Phase, ServerState
-from octavo.server.timing import Timing
 
 logger = logging.getLogger(__name__)
 

@@ -70,7 +70,7 @@ def http_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,  # the process's own logging
-        access_log=False,  # octavo/server/gate.py writes one, without what may hold keys
+        access_log=False,  # octavo/server/access/gate.py writes one, without what may hold keys
         server_header=False,
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,

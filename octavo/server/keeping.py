@@ -7,7 +7,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish
 from octavo.core.retention import DEFAULT_PRIORITY, Retention
 from octavo.loading.marked_prefix import Place, num_tokens_before
-from octavo.server.auth import Role
+from octavo.server.access.auth import Role
 from octavo.server.errors import ApiError
 from octavo.server.limits import ServerLimits
 from octavo.server.prompts import Prompt, in_text_thread

@@ -19,15 +19,15 @@ from octavo.server.limits import ServerLimits
 from octavo.server.messages import shapes as anthropic
 from octavo.server.messages.bounds import message_bounds, prompt_bounds
 from octavo.server.messages.request import CountRequest, MessagesRequest
-from octavo.server.pool_shapes import PoolBlock, PoolBody, PoolRequest
+from octavo.server.queueing.timing import TIMEOUT_HEADER, TTFT_HEADER
 from octavo.server.responses.bounds import response_bounds
 from octavo.server.responses.request import ResponsesRequest
 from octavo.server.responses.shapes import ResponseBody
 from octavo.server.schema_bounds import ONE_PROMPT, bounded, bounds, many_prompts
 from octavo.server.settings import ServerSettings
 from octavo.server.system import PROBES
-from octavo.server.timing import TIMEOUT_HEADER, TTFT_HEADER
 from octavo.server.tokenize import DetokenizeRequest, TokenizeRequest
+from octavo.server.watching.pool_shapes import PoolBlock, PoolBody, PoolRequest
 
 router = APIRouter()
 

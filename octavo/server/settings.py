@@ -7,8 +7,8 @@ from pathlib import Path
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.core.step import Pooling
 from octavo.engine.intake import check_tenant
+from octavo.server.access.key_file import check_owners, digest_of
 from octavo.server.dialect import check_parsers
-from octavo.server.key_file import check_owners, digest_of
 from octavo.server.limits import ServerLimits
 
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
@@ -31,7 +31,7 @@ class ServerSettings:
     ``tenant_keys`` is a tenant's name and its API key; the header ``tenant_header`` of a request names its tenant too,
     and is believed. ``tool_call_parser``, ``reasoning_parser``: see dialect.py; ``enable_auto_tool_choice``: whether
     the model may decide to call. ``enable_log_requests`` logs ids and counts, never text. ``api_key_file``: see
-    octavo/server/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
+    access/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
     HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file. ``restart_engine``: how many
     times within ten minutes an engine that has ended is started again. ``pooling``: what embeddings are made of.
     ``record``: see recording.py.

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from octavo.engine.client import AsyncEngineClient
 from octavo.loading.interface import Tokenizer
 from octavo.metrics.prometheus import EngineMetrics
-from octavo.server.auth import Keyring
+from octavo.server.access.auth import Keyring
+from octavo.server.access.sessions import Sessions
 from octavo.server.dialect import Dialect, find_dialect
 from octavo.server.errors import unavailable
-from octavo.server.pool_watch import PoolWatch
-from octavo.server.queue import Queue, QueueBounds
-from octavo.server.request_log import RequestLog
-from octavo.server.sessions import Sessions
+from octavo.server.queueing.queue import Queue, QueueBounds
 from octavo.server.settings import ServerSettings
 from octavo.server.structured import Constraints
+from octavo.server.watching.pool_watch import PoolWatch
+from octavo.server.watching.request_log import RequestLog
 
 
 class Phase(enum.Enum):

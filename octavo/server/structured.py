@@ -8,9 +8,9 @@ from typing import Any
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import ANY_OBJECT, Constraint, StructuredLimits, as_constraint, constraint_of, json_schema
 from octavo.server.errors import ApiError
-from octavo.server.fair_turns import FairTurns
+from octavo.server.queueing.fair_turns import FairTurns
+from octavo.server.queueing.timing import Timing
 from octavo.server.sampling import GUIDED_FIELDS, ResponseFormat, SamplingFields
-from octavo.server.timing import Timing
 from octavo.structured.checker import ConstraintChecker
 
 NUM_THREADS = 2

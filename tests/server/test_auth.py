@@ -10,8 +10,8 @@ import pytest
 from octavo.core.errors import ConfigurationError
 from octavo.engine.client import AsyncEngineClient
 from octavo.metrics.prometheus import EngineMetrics
+from octavo.server.access.auth import Keyring, Role
 from octavo.server.app import create_app
-from octavo.server.auth import Keyring, Role
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from octavo.server.sessions import COOKIE, MAX_SESSIONS, SESSION_SECONDS, Sessions
+from octavo.server.access.sessions import COOKIE, MAX_SESSIONS, SESSION_SECONDS, Sessions
 from tests.server.test_auth import app_client
 from tests.support.debian import debian_program
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from octavo.core.errors import ConfigurationError
-from octavo.server.auth import Keyring, Role
-from octavo.server.key_file import MAX_BYTES, read_key_file
+from octavo.server.access.auth import Keyring, Role
+from octavo.server.access.key_file import MAX_BYTES, read_key_file
 from octavo.server.settings import ServerSettings
 from tests.server.test_auth import app_client
 from tests.server.test_validation import check_error

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from jsonschema_rs import validator_for
 
 from octavo.core.sampling_params import SamplingLimits
-from octavo.server import admin, chat, completions, debug, embeddings, openapi, pool, system, tokenize
+from octavo.server import admin, chat, completions, embeddings, openapi, system, tokenize
 from octavo.server import answer_shapes as shapes
 from octavo.server.limits import ServerLimits
 from octavo.server.messages import routes as messages
@@ -21,6 +21,7 @@ from octavo.server.openapi import ROUTES, document
 from octavo.server.responses import routes as responses
 from octavo.server.responses.shapes import ResponseBody
 from octavo.server.settings import ServerSettings
+from octavo.server.watching import debug, pool
 from tests.support.fake_server import ServerProcess, running_real_server
 from tests.support.models import rand_model
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from octavo.core.errors import ConfigurationError
-from octavo.server.auth import Keyring, Role, Sender
+from octavo.server.access.auth import Keyring, Role, Sender
 from octavo.server.settings import ServerSettings
 from tests.server.test_validation import check_error
 from tests.support.fake_server import ServerProcess, running_real_server

@@ -11,8 +11,8 @@ import pytest
 from octavo.core.errors import EngineDeadError
 from octavo.engine.looks import EventLook, Look, StepLook
 from octavo.engine.traces import RequestEvent
-from octavo.server.pool_shapes import PoolBlock, PoolBody, PoolRequest
-from octavo.server.pool_watch import LEAST_SECONDS, PoolWatch
+from octavo.server.watching.pool_shapes import PoolBlock, PoolBody, PoolRequest
+from octavo.server.watching.pool_watch import LEAST_SECONDS, PoolWatch
 from tests.support.fake_server import ServerProcess, running_real_server, running_server
 from tests.support.models import rand_model
 from tests.support.waiting import wait_until

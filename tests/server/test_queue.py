@@ -10,8 +10,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from octavo.core.errors import InvalidRequestError
 from octavo.server.errors import ApiError
-from octavo.server.promises import Promises, Share
-from octavo.server.queue import Place, Queue, QueueBounds
+from octavo.server.queueing.promises import Promises, Share
+from octavo.server.queueing.queue import Place, Queue, QueueBounds
 
 
 class Clock:

@@ -14,9 +14,9 @@ import pytest
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import Constraint
 from octavo.server.errors import ApiError
-from octavo.server.fair_turns import FairTurns
+from octavo.server.queueing.fair_turns import FairTurns
+from octavo.server.queueing.timing import Timing
 from octavo.server.structured import Constraints
-from octavo.server.timing import Timing
 from octavo.structured import checker
 from octavo.structured.checker import ConstraintChecker
 from tests.server.test_validation import CHAT, COMPLETION, case_id, check_error

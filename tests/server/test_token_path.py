@@ -24,13 +24,13 @@ from octavo.server.chat_answer import ChatAnswer
 from octavo.server.completions import CompletionAnswer, CompletionRequest
 from octavo.server.envelope import Envelope
 from octavo.server.generation import Generation
-from octavo.server.promises import Share
 from octavo.server.prompts import Prompt
 from octavo.server.protocol import ChunkWriter
+from octavo.server.queueing.promises import Share
+from octavo.server.queueing.timing import Timing
 from octavo.server.reply import ReplyFormat
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
-from octavo.server.timing import Timing
 from tests.support.byte_tokenizer import ByteTokenizer
 
 NUM_TOKENS = 50

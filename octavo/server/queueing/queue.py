@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from octavo.core.errors import InvalidRequestError
-from octavo.server.drain_rate import DrainRate
 from octavo.server.errors import ApiError
-from octavo.server.promises import Promises, Share
+from octavo.server.queueing.drain_rate import DrainRate
+from octavo.server.queueing.promises import Promises, Share
 
 LONGEST_RETRY_SECONDS = 60
 """Clients that obey Retry-After give up, or use their own times, where it is longer."""

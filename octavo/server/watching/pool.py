@@ -12,9 +12,9 @@ from octavo.server.answers import json_response
 from octavo.server.context import server_state
 from octavo.server.errors import ApiError
 from octavo.server.plain_numbers import plain_whole_number
-from octavo.server.pool_shapes import PoolBlock, PoolBlockHolder, PoolBody, PoolChoice, PoolEvent, PoolRequest
 from octavo.server.prompts import in_text_thread
 from octavo.server.state import ServerState
+from octavo.server.watching.pool_shapes import PoolBlock, PoolBlockHolder, PoolBody, PoolChoice, PoolEvent, PoolRequest
 
 router = APIRouter(prefix="/debug/pool")
 

@@ -10,8 +10,8 @@ from fastapi import Request
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.tenants import DEFAULT_TENANT
-from octavo.server.key_file import TenantEntry, check_owners, digest_of, read_key_file
-from octavo.server.rates import Allowance, Clock
+from octavo.server.access.key_file import TenantEntry, check_owners, digest_of, read_key_file
+from octavo.server.access.rates import Allowance, Clock
 from octavo.server.settings import ServerSettings
 
 

@@ -11,8 +11,8 @@ from octavo.server.context import server_state
 from octavo.server.errors import ApiError
 from octavo.server.plain_numbers import plain_whole_number
 from octavo.server.prompts import in_text_thread
-from octavo.server.request_log import Refusal
 from octavo.server.state import ServerState
+from octavo.server.watching.request_log import Refusal
 
 router = APIRouter(prefix="/debug")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from octavo.core.errors import InvalidRequestError
 from octavo.server.errors import ApiError
-from octavo.server.queue import whole_seconds
+from octavo.server.queueing.queue import whole_seconds
 
 Clock = Callable[[], float]
 

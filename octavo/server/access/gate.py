@@ -11,11 +11,11 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.engine.intake import TENANT_NAME
-from octavo.server.auth import Role, Sender
+from octavo.server.access.auth import Role, Sender
+from octavo.server.access.sessions import session_token
 from octavo.server.errors import ApiError, error_response
-from octavo.server.request_log import Refusal
-from octavo.server.sessions import session_token
 from octavo.server.state import ServerState
+from octavo.server.watching.request_log import Refusal
 
 logger = logging.getLogger(__name__)
 

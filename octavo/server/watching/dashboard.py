@@ -14,11 +14,11 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request, Response
 
-from octavo.server.auth import Role, role_of
+from octavo.server.access.auth import Role, role_of
+from octavo.server.access.sessions import COOKIE, SESSION_SECONDS, session_token
 from octavo.server.body import read_body
 from octavo.server.context import server_state
 from octavo.server.errors import ApiError
-from octavo.server.sessions import COOKIE, SESSION_SECONDS, session_token
 from octavo.server.state import ServerState
 
 router = APIRouter(include_in_schema=False)

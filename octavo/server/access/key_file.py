@@ -12,7 +12,7 @@ import yaml
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.engine.intake import check_tenant
 from octavo.plain_yaml import parse_yaml
-from octavo.server.rates import TenantLimits
+from octavo.server.access.rates import TenantLimits
 
 _LIMITS = {each.name.replace("_", "-"): each.name for each in fields(TenantLimits)}
 _SETTINGS = ("keys", "may-pin", *_LIMITS)
