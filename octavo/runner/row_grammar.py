@@ -23,7 +23,8 @@ class RowGrammar:
 
     ``fill`` finds what may come next, and after each of the drafts that follow, on a thread of its own; after that
     ``consume`` takes the tokens that were drawn. ``is_complete``: no more text may come. ``fault``: why the grammar can
-    be followed no further; no token may come then. What others do with the same grammar has no part in it.
+    be followed no further; no token may come then. What others do with the same grammar has no part in it, but for when
+    the library's bounds are met, if ever.
 
     ``_left``: what may follow the first ``_num_read`` tokens, where masks are remembered by it.
     """

@@ -146,7 +146,6 @@ def test_a_full_disk_costs_lines_and_leaves_whole_ones(
             return real(file, data[:10])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(recording, "RETRY_SECONDS", 0.2)
     monkeypatch.setattr(recording.os, "write", full)
     ask(recorder, "b", [1, 2], [3])
     wait_until(lambda: len(calls) == 2)
@@ -154,7 +153,7 @@ def test_a_full_disk_costs_lines_and_leaves_whole_ones(
     monkeypatch.setattr(recording.os, "write", real)
     ask(recorder, "c", [1, 2, 3], [4])  # too soon to be tried again
     wait_until(lambda: recorder._num_lost == 2)
-    time.sleep(0.2)
+    recorder._log._retry_at = 0.0
     with caplog.at_level(logging.WARNING):
         ask(recorder, "d", [1, 2, 3, 4], [5])
         recorder.close()

@@ -18,7 +18,7 @@ _KINDS: Mapping[str, str] = {
 _WORDS: Mapping[str, Any] = {"True": True, "False": False, "None": None}
 """As templates write them that know of no JSON."""
 
-_UNKNOWN: frozenset[str] = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
+_ALL_KINDS: frozenset[str] = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
 
 
 def is_plain_text(schema: Any) -> bool:
@@ -46,13 +46,13 @@ def _kinds(schema: Any) -> frozenset[str]:
     named = schema.get("type")
     if isinstance(named, str | list):
         names = [named] if isinstance(named, str) else named
-        found = frozenset(_KINDS.get(str(name), str(name)) for name in names) & _UNKNOWN
-        return (found | {"integer"} if "number" in found else found) or _UNKNOWN
+        found = frozenset(_KINDS.get(str(name), str(name)) for name in names) & _ALL_KINDS
+        return (found | {"integer"} if "number" in found else found) or _ALL_KINDS
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list) and values:
         return frozenset(map(_kind, values))
     branches = [each for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list) for each in schema[name]]
-    return frozenset[str]().union(*map(_kinds, branches)) if branches else _UNKNOWN
+    return frozenset[str]().union(*map(_kinds, branches)) if branches else _ALL_KINDS
 
 
 def _kind(value: Any) -> str:
