@@ -1,98 +1,118 @@
-"""Diagrams as an SVG picture, side by side in two columns. No library: a few lines of text each."""
+"""Diagrams and bars as an SVG picture, drawn by matplotlib, which comes with the extra ``plots``."""
 
-import math
-from collections.abc import Mapping, Sequence
-from html import escape
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 60, 36, 34, 46
-COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#bab0ac")
+import click
+
+from octavo.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANEL_INCHES = (5.0, 3.2)
+BAR_INCHES = (7.5, 0.28)
+COLOUR, MARK = "#4c78a8", "#e45756"
+# Text stays text; and a picture of the same figures is the same file, whenever it is drawn.
+_SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "octavo", "font.size": 9, "axes.grid": True}
+_SETTINGS |= {"grid.color": "#ddd", "axes.axisbelow": True}
 
 Point = tuple[float, float]
-
-
-class Axis(NamedTuple):
-    """From ``least`` to ``most``, which differ; ``ticks``: where it is labelled."""
-
-    label: str
-    least: float
-    most: float
-    ticks: Sequence[float]
-    is_log: bool = False
-
-    def place(self, value: float) -> float:
-        """0 at ``least``, 1 at ``most``."""
-        scale = math.log10 if self.is_log else float
-        return (scale(value) - scale(self.least)) / (scale(self.most) - scale(self.least))
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Panel(NamedTuple):
-    """One diagram; ``curves``: name -> points."""
+    """One diagram; ``curves``: name -> points. ``is_log``: x has a logarithmic scale; y begins at 0 in any case."""
 
     title: str
-    x: Axis
-    y: Axis
+    x_label: str
+    y_label: str
     curves: Mapping[str, Sequence[Point]]
+    is_log: bool = False
+
+
+class Bar(NamedTuple):
+    """``published``: a mark beside it, where there is one."""
+
+    name: str
+    value: float | None
+    published: float | None = None
+
+
+def plot_option(shown: str) -> Callable[[F], F]:
+    """The option ``--plot FILE``, which is refused at once where nothing could be drawn in the end."""
+
+    def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None and find_spec("matplotlib") is None:
+            raise ConfigurationError("--plot needs matplotlib, which is not installed: pip install 'octavo[plots]'")
+        return path
+
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option("--plot", "plot_path", type=kind, callback=check, help=f"Draw {shown} to this SVG file.")
 
 
 def draw_panels(panels: Sequence[Panel]) -> str:
-    """The picture of these diagrams."""
+    """The picture of these diagrams, side by side in two columns."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     num_rows = max(1, -(-len(panels) // 2))
-    parts = [_panel(panel, (i % 2) * WIDTH, (i // 2) * HEIGHT) for i, panel in enumerate(panels)]
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH} {num_rows * HEIGHT}" '
-        'font-family="sans-serif" font-size="12" fill="#222">'
-    )
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>\n"])
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure((2 * PANEL_INCHES[0], num_rows * PANEL_INCHES[1]), layout="constrained")
+        for number, panel in enumerate(panels, 1):
+            _draw_panel(figure.add_subplot(num_rows, 2, number), panel)
+        return _svg(figure)
 
 
-def round_ticks(most: float) -> list[float]:
-    """Four to ten from 0 to above ``most``, at multiples of 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(most / 4))
-    step = next(times * power for times in (5, 2, 1) if 4 * times * power <= most)
-    return [step * i for i in range(math.floor(most / step) + 2)]
+def draw_bars(title: str, bars: Sequence[Bar]) -> str:
+    """The picture of these bars, from 0 to the longest, a row each."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure((BAR_INCHES[0], 1 + BAR_INCHES[1] * len(bars)), layout="constrained")
+        axes = figure.add_subplot()
+        places = range(len(bars))
+        drawn = axes.barh(places, [bar.value or 0.0 for bar in bars], color=COLOUR, label="here")
+        axes.bar_label(drawn, ["" if bar.value is None else f"{bar.value:,.4g}" for bar in bars], padding=3)
+        published = {place: bar.published for place, bar in enumerate(bars) if bar.published is not None}
+        if published:
+            values = list(published.values())
+            axes.scatter(values, list(published), marker="|", s=160, linewidths=3, color=MARK, label="published")
+            axes.legend()
+        axes.set_yticks(places, [bar.name for bar in bars])
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_title(title, weight="bold")
+        return _svg(figure)
 
 
-def decades(label: str, values: Sequence[float]) -> Axis:
-    """A logarithmic axis of whole decades."""
-    least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    exponents = range(least, max(most, least + 1) + 1)
-    return Axis(label, 10.0**least, 10.0 ** exponents[-1], [10.0**exponent for exponent in exponents], is_log=True)
+def _draw_panel(axes: "Axes", panel: Panel) -> None:
+    from matplotlib.ticker import FuncFormatter
 
-
-def _panel(panel: Panel, left: float, top: float) -> str:
-    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    parts = [_text(LEFT, TOP - 14, panel.title, weight="bold")]
-    for tick in panel.x.ticks:
-        x = LEFT + width * panel.x.place(tick)
-        parts += [_line(x, TOP, x, TOP + height), _text(x, TOP + height + 16, _plain(tick), "middle")]
-    for tick in panel.y.ticks:
-        y = TOP + height * (1 - panel.y.place(tick))
-        parts += [_line(LEFT, y, LEFT + width, y), _text(LEFT - 6, y + 4, _plain(tick), "end")]
-    parts.append(_text(LEFT + width / 2, HEIGHT - 12, panel.x.label, "middle"))
-    parts.append(_text(LEFT - 6, TOP - 14, panel.y.label, "end"))
+    if panel.is_log:
+        axes.set_xscale("log")
     for number, (name, points) in enumerate(panel.curves.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        places = " ".join(
-            f"{LEFT + width * panel.x.place(x):.1f},{TOP + height * (1 - panel.y.place(y)):.1f}" for x, y in points
-        )
-        parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(_text(LEFT + 8, TOP + 16 + 15 * number, name, colour=colour))
-    return f'<g transform="translate({left:g} {top:g})">' + "".join(parts) + "</g>"
+        (line,) = axes.plot(*zip(*points, strict=True), label=name)
+        line.set_gid(f"{panel.title} {number}")
+    axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.set_title(panel.title, weight="bold")
+    axes.legend()
 
 
-def _plain(tick: float) -> str:
+def _plain(tick: float, _position: int | None = None) -> str:
     """Three digits, or all before the point; no exponent."""
     return f"{tick:,.0f}" if tick >= 100 else f"{tick:.3g}"
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#ddd"/>'
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal", colour: str = "#222") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}">'
-        f"{escape(words)}</text>"
-    )
+def _svg(figure: "Figure") -> str:
+    text = StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()

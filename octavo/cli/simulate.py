@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from octavo.bench.traces import AZURE_TRACES, azure_path
 from octavo.cli.objectives import Objectives
+from octavo.cli.picture import plot_option
 from octavo.cli.simulate_figure import figure_names, redraw
 from octavo.cli.simulate_picture import draw
 from octavo.cli.table import json_option, print_table, write_json, write_text
@@ -131,7 +132,7 @@ STEPS_A_LOOK = 64
 @click.option(
     "--figure-seconds", type=click.FloatRange(0, min_open=True), help="How long requests come in it.  [default: 600]"
 )
-@click.option("--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw it to this SVG file.")
+@plot_option("it")
 @json_option
 def simulate(trace: str | None, format_: str | None, **given: Any) -> None:
     """Replay the requests of TRACE through the engine's own scheduler and allocator, with no model.

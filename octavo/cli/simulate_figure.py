@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from octavo.cli.bars import Bar, draw_bars
+from octavo.cli.picture import Bar, draw_bars
 from octavo.cli.table import print_table, write_json
 from octavo.core.errors import ConfigurationError
 from octavo.sim.paper.experiment import Load

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from octavo.cli.picture import Axis, Panel, Point, decades, draw_panels, round_ticks
+from octavo.cli.picture import Panel, Point, draw_panels
 from octavo.sim.recorder import Recorder
 from octavo.sim.series import Point as Moment
 
@@ -43,10 +43,7 @@ def _distribution(recorder: Recorder) -> Panel | None:
                 (max(LEAST_MILLISECONDS, 1e3 * (found.percentile(percent) or 0.0)), float(percent))
                 for percent in PERCENTS
             ]
-    if not curves:
-        return None
-    milliseconds = [x for points in curves.values() for x, _ in points]
-    return Panel("Latencies", decades("milliseconds", milliseconds), Axis("%", 0, 100, range(0, 101, 25)), curves)
+    return Panel("Latencies", "milliseconds", "%", curves, is_log=True) if curves else None
 
 
 def _over_time(
@@ -55,6 +52,4 @@ def _over_time(
     if not moments or not moments[-1].seconds:
         return None
     points = {name: [(at.seconds, float(of(at))) for at in moments] for name, of in curves.items()}
-    seconds = round_ticks(moments[-1].seconds)
-    values = round_ticks(max((y for curve in points.values() for _, y in curve), default=0.0) or 1.0)
-    return Panel(title, Axis("seconds", 0, seconds[-1], seconds), Axis(label, 0, values[-1], values), points)
+    return Panel(title, "seconds", label, points)

@@ -225,4 +225,4 @@ def test_the_real_server(tmp_path: Path) -> None:
         assert 0 < row["ttft_p50"] <= row["ttft_p99"] <= row["e2el_p99"] <= 1e3 * row["seconds"]
     assert rows[0]["prefix_hit_percent"] > 50, "all but the first find the shared prefix"
     assert "TTFT p99, ms" in result.output
-    assert picture.read_text().startswith("<svg ")
+    assert "<svg " in picture.read_text()

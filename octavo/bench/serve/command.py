@@ -18,6 +18,7 @@ from octavo.bench.serve.server import counted, first_model, read_counters
 from octavo.bench.serve.workload import ARRIVALS, LENGTHS, POISSON, SYNTHETIC, Planned, Workload
 from octavo.cli.machine import machine_line
 from octavo.cli.objectives import Objectives
+from octavo.cli.picture import plot_option
 from octavo.cli.table import json_option, print_table, write_json, write_text
 from octavo.core.errors import ConfigurationError
 
@@ -182,9 +183,7 @@ def _show_errors(runs: Mapping[float, Run]) -> None:
     "--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, help="Seconds an answer."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Draws arrivals, lengths and prompts.")
-@click.option(
-    "--plot", "plot_path", type=click.Path(path_type=Path, dir_okay=False), help="Draw the latencies to this SVG file."
-)
+@plot_option("the latencies")
 @json_option
 def serve_command(
     base_url: str,

@@ -7,7 +7,7 @@ import numpy as np
 from octavo.bench.serve.exchange import Answer
 from octavo.bench.serve.figures import e2el, gaps, tpot, ttft
 from octavo.bench.serve.load import Run
-from octavo.cli.picture import Axis, Panel, Point, decades, draw_panels, round_ticks
+from octavo.cli.picture import Panel, Point, draw_panels
 
 CURVE_POINTS = 200
 LEAST_MILLISECONDS = 0.01
@@ -36,10 +36,7 @@ def _distribution(title: str, of: Callable[[Answer], list[float]], runs: Mapping
             percents = np.linspace(0, 100, CURVE_POINTS + 1)
             places = np.maximum(LEAST_MILLISECONDS, np.percentile(values, percents))
             curves[f"{rate:g} requests/s"] = list(zip(places.tolist(), percents.tolist(), strict=True))
-    if not curves:
-        return None
-    milliseconds = [x for points in curves.values() for x, _ in points]
-    return Panel(title, decades("milliseconds", milliseconds), Axis("%", 0, 100, range(0, 101, 25)), curves)
+    return Panel(title, "milliseconds", "%", curves, is_log=True) if curves else None
 
 
 def _served(rows: Sequence[Mapping[str, object]]) -> Panel | None:
@@ -52,9 +49,8 @@ def _served(rows: Sequence[Mapping[str, object]]) -> Panel | None:
     }
     if len(finite) < 2:
         return None
-    ticks = round_ticks(max(value for points in curves.values() for point in points for value in point))
-    offered, served = (Axis(label, 0, ticks[-1], ticks) for label in ("requests/s offered", "requests/s"))
-    return Panel("Served", offered, served, {name: points for name, points in curves.items() if points})
+    shown = {name: points for name, points in curves.items() if points}
+    return Panel("Served", "requests/s offered", "requests/s", shown)
 
 
 def _number(value: object) -> float:
