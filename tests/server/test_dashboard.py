@@ -33,6 +33,8 @@ async def test_without_a_key_there_is_a_form(client: httpx.AsyncClient) -> None:
     answer = await client.get("/dashboard")
     assert answer.status_code == 401
     assert 'action="/dashboard/login"' in answer.text
+    for path in re.findall(r'<link [^>]*href="([^"]+)"', answer.text):
+        assert (await client.get(path)).status_code == 200, path
     for headers in ({"Authorization": "Bearer plain"}, {"Authorization": "Bearer wrong"}):
         assert (await client.get("/dashboard", headers=headers)).status_code == 401
     assert (await client.get("/dashboard", headers={"Authorization": "Bearer boss"})).status_code == 200
@@ -132,11 +134,12 @@ async def test_nothing_foreign_runs_on_the_page(client: httpx.AsyncClient) -> No
     answer = await client.get("/dashboard")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'; script-src 'self';" in policy
+    assert "style-src 'self';" in policy
     assert "unsafe" not in policy
     assert "http" not in policy
     for name in ("index.html", "login.html", "no_key.html"):
         text = (DATA / name).read_text()
-        assert not re.search(r"<script(?! src=)| on\w+=| style=|https?:", text), name
+        assert not re.search(r"<script(?! src=)|<style| on\w+=| style=|https?:", text), name
 
 
 async def test_a_form_that_is_too_large(client: httpx.AsyncClient) -> None:
