@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection with seven habits of its own.
+"""uvicorn's HTTP connection with eight habits of its own.
 
 1. Headers are bounded (431), which the parser beneath does not do.
 2. What is not HTTP is answered with an OpenAI error body as well.
@@ -10,11 +10,15 @@
 6. A client that sends its next requests before it has its answer, and leaves, is noticed: the connection reads no more
    while they wait, so bytes without meaning are sent to it too. uvicorn ends the last of them alone then.
 7. To a client of HTTP/1.0, which knows no chunks, a body of no known length is sent as it is.
+8. A client that offers another protocol (``Upgrade: h2c``, as Java's does with every request) is answered as if it had
+   not. The parser beneath reads no body then.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+import httptools
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -25,6 +29,7 @@ PROBE_SECONDS = 0.25
 DRAIN_BYTES = 64 * 2**20
 DRAIN_SECONDS = 30.0
 _CHUNKS = "octavo.chunks"
+_LENGTH_HEADERS = (b"content-length", b"transfer-encoding")
 _INTERIM_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 """Allowed, and ignored by clients, any number of times before the final response (RFC 9110, 15.2)."""
 _EVENT_COMMENT_CHUNK = b"3\r\n:\n\n\r\n"
@@ -96,6 +101,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._drain: asyncio.TimerHandle | None = None
         """Running while the rest of a body is dropped."""
         self._num_drained = 0
+        self._is_repeated = False
+        """The parser is told again what is known already."""
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -111,9 +118,52 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self._header_bytes - len(data) > self.max_header_bytes:
                 self._refuse_headers()
                 return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _parse(self, data: memoryview) -> None:
+        """
+        Raises:
+            httptools.HttpParserError: it is not HTTP.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._decline_upgrade()
+                data = data[upgrade.args[0] :]
+            else:
+                return
+
+    def _decline_upgrade(self) -> None:
+        """The parser has stopped after the headers. A new one gets those that tell the length of the body, and goes on
+        there."""
+        lengths = [b"%b: %b\r\n" % each for each in self.headers if each[0] in _LENGTH_HEADERS]
+        self.parser = httptools.HttpRequestParser(self)
+        with suppress(AttributeError):  # httptools before 0.6.3
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._is_repeated = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lengths))
+        self._is_repeated = False
+
+    def on_message_begin(self) -> None:
+        if not self._is_repeated:
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._is_repeated:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_repeated:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_repeated:
+            return
         self._in_headers = False
         super().on_headers_complete()
         if self.cycle is not None:
@@ -126,6 +176,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, _Unchunked(app, cycle) if cycle.scope["http_version"] == "1.0" else app)  # type: ignore[arg-type]
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # its body has not been read
         self._in_headers = True
         self._header_bytes = 0
         self._end_drain()
