@@ -160,6 +160,19 @@ def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     check_error(client.delete("/v1/models"), 405)
 
 
+@pytest.mark.parametrize(
+    "path", ["/health", "/v1/models", "/version", "/load", "/openapi.json", "/none", "/v1/completions"]
+)
+def test_head_is_get_without_a_body(client: httpx.Client, path: str) -> None:
+    """Probes of load balancers ask so."""
+    head, get = client.head(path), client.get(path)
+    names = ("content-type", "content-length", "allow")
+    assert head.status_code == get.status_code
+    assert [head.headers.get(name) for name in names] == [get.headers.get(name) for name in names]
+    assert head.content == b""
+    assert client.get("/health").status_code == 200  # on the same connection
+
+
 def test_body_too_large(server: ServerProcess) -> None:
     """413 before parsing, with and without a declared length; memory stays."""
     before = psutil.Process(server.process.pid).memory_info().rss

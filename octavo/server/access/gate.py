@@ -65,7 +65,7 @@ class Gate:
             if refusal is None:
                 found = sender._replace(tenant=tenant)
                 scope.setdefault("state", {}).update(sender=found, trace_id=request_id.decode())
-                await self._app(scope, receive, labelled_send)
+                await self._app(_as_get(scope), receive, labelled_send)
             else:
                 response = error_response(refusal, scope["path"])
                 if refusal.status == HTTPStatus.UNAUTHORIZED:
@@ -110,6 +110,11 @@ class Gate:
             self._state.request_log.note_refusal(refused)
             return error
         return None
+
+
+def _as_get(scope: Scope) -> Scope:
+    """HEAD is answered as GET; the HTTP server, which knows what was asked, leaves out the body."""
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
 
 def _credentials(headers: Mapping[bytes, bytes]) -> bytes:
