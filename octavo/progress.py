@@ -13,11 +13,6 @@ LEAST_SECONDS = 0.5
 """Between two figures."""
 
 
-def pool_use(stats: EngineStats) -> float:
-    """The share of the pool's blocks that somebody holds."""
-    return 1.0 - (stats.num_free_blocks + stats.num_cached_blocks) / max(1, stats.num_blocks)
-
-
 class CallProgress:
     """A bar on standard error with tokens a second and how full the pool is, if that is a terminal and the call takes
     long; TQDM_DISABLE=1 in the environment turns it off. ``stats``: asked for at most twice a second."""
@@ -45,5 +40,5 @@ class CallProgress:
         now = time.monotonic()
         if now - self._told >= LEAST_SECONDS and now - self._began >= SHOWN_AFTER_SECONDS:
             self._told = now
-            rate, use = self._num_tokens / (now - self._began), pool_use(self._stats())
+            rate, use = self._num_tokens / (now - self._began), self._stats().kv_cache_usage
             self._bar.set_postfix_str(f"{rate:,.0f} tokens/s, {use:.0%} of the pool in use")

@@ -12,7 +12,7 @@ import pytest
 
 from octavo import progress
 from octavo.engine.messages import EngineOutputs, EngineStats, OutputDelta, RequestTimes
-from octavo.progress import CallProgress, pool_use
+from octavo.progress import CallProgress
 from tests.support.models import rand_model
 from tests.support.waiting import wait_until
 
@@ -31,7 +31,7 @@ def test_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
     monkeypatch.setattr(progress, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    stats = EngineStats(num_blocks=100, num_free_blocks=50, num_cached_blocks=25)
+    stats = EngineStats(num_blocks=100, num_cached_blocks=25, num_active_blocks=20, num_idle_pinned_blocks=5)
     with CallProgress(4, lambda: stats) as shown:
         for _ in range(4):
             shown.note(news(1))
@@ -49,9 +49,8 @@ def test_where_there_is_no_terminal_nothing_is_asked_or_shown(monkeypatch: pytes
     assert sys.stderr.getvalue() == ""
 
 
-def test_an_empty_pool() -> None:
-    assert pool_use(EngineStats()) == 1.0
-    assert pool_use(EngineStats(num_blocks=4, num_free_blocks=4)) == 0.0
+def test_before_the_first_figures_nothing_is_in_use() -> None:
+    assert EngineStats().kv_cache_usage == 0.0
 
 
 CALL = """

@@ -175,6 +175,13 @@ class EngineStats:
     pins_refused: dict[PinRefusal, int] = field(default_factory=dict)
     tenants: dict[str, TenantCounts] = field(default_factory=dict)
 
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the blocks that are pinned or in use, 0 to 1. Cached ones that nobody refers to count as free (spec
+        D23)."""
+        taken = self.num_active_blocks + self.num_idle_pinned_blocks
+        return taken / self.num_blocks if self.num_blocks else 0.0
+
 
 @dataclass(slots=True)
 class PinList:

@@ -28,18 +28,13 @@ class StatsLog:
 
 
 def format_stats(stats: EngineStats, before: EngineStats, seconds: float) -> str:
-    """The line for the ``seconds`` between two snapshots. Cached blocks without a user count as free (spec D23)."""
+    """The line for the ``seconds`` between two snapshots."""
     queries = stats.prefix_queries - before.prefix_queries
-    taken = stats.num_active_blocks + stats.num_idle_pinned_blocks
     hits = stats.prefix_hits - before.prefix_hits
     return (
         f"Avg prompt throughput: {(stats.prompt_tokens - before.prompt_tokens) / seconds:.1f} tokens/s, "
         f"Avg generation throughput: {(stats.generation_tokens - before.generation_tokens) / seconds:.1f} tokens/s, "
         f"Running: {stats.num_running} reqs, Waiting: {stats.num_waiting} reqs, "
-        f"KV cache usage: {_percent(taken, stats.num_blocks)}, "
-        f"Prefix cache hit rate: {_percent(hits, queries)}"
+        f"KV cache usage: {100 * stats.kv_cache_usage:.1f}%, "
+        f"Prefix cache hit rate: {100 * hits / queries if queries else 0.0:.1f}%"
     )
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100.0 * part / whole if whole else 0.0:.1f}%"

@@ -18,12 +18,9 @@ class SnapshotSeries:
 
     def collect(self, stats: EngineStats, now: float) -> Iterator[Metric]:
         """``now``: ``time.time()``."""
-        taken = stats.num_active_blocks + stats.num_idle_pinned_blocks
-        # Cached blocks that nobody refers to count as free (spec D23).
-        usage = taken / stats.num_blocks if stats.num_blocks else 0.0
         yield self.gauge("vllm:num_requests_running", "Choices in the running batch.", stats.num_running)
         yield self.gauge("vllm:num_requests_waiting", "Choices waiting to run.", stats.num_waiting)
-        yield self.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage)
+        yield self.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_cache_usage)
         yield self.counter("vllm:prefix_cache_queries", "Prompt tokens looked up.", stats.prefix_queries)
         yield self.counter("vllm:prefix_cache_hits", "Prompt tokens found.", stats.prefix_hits)
         yield self.counter("vllm:num_preemptions", "Preemptions.", stats.num_preemptions)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from octavo.engine.messages import EngineStats
-from octavo.progress import pool_use
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Progress:
         while now - self._looks[0].time > WINDOW_SECONDS:
             self._looks.popleft()
         if self._is_shown:
-            told = f"{self._tokens_per_second:.1f} tokens/s, {pool_use(stats):.0%} of the pool in use"
+            told = f"{self._tokens_per_second:.1f} tokens/s, {stats.kv_cache_usage:.0%} of the pool in use"
             self._bar.set_postfix_str(told, refresh=True)
         elif now - self._logged >= WINDOW_SECONDS:
             self._logged = now

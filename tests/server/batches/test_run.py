@@ -235,7 +235,7 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
             seen += piece
     os.close(ours)
     assert finish(process)[0] == 0
-    assert re.search(r"\d+%\|.*\| \d/9 \[\d\d:\d\d<\d\d:\d\d, .* tokens/s\]", seen.decode())
+    assert re.search(r"\d+%\|.*\| \d/9 \[\d\d:\d\d<\d\d:\d\d, .* tokens/s, \d+% of the pool in use\]", seen.decode())
     assert "9/9" in seen.decode()
 
 
