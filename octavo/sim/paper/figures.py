@@ -21,7 +21,7 @@ from octavo.sim.traces.request import TracedRequest
 Row = dict[str, object]
 
 LATENCY = 0.25
-"""Seconds a token, at which systems are compared. Above the knee of every curve, so that little depends on it."""
+"""Seconds a token, at which systems are compared. Rates depend on it, their ratios hardly (docs/paper.md)."""
 
 BATCHED_RATE = 2.0
 """Requests a second, in the paper's Figure 13a."""
