@@ -48,7 +48,9 @@ def plot_option(shown: str) -> Callable[[F], F]:
 
     def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
         if path is not None and find_spec("matplotlib") is None:
-            raise ConfigurationError("--plot needs matplotlib, which is not installed: pip install 'octavo[plots]'")
+            raise ConfigurationError(
+                "--plot needs matplotlib, which is not installed (pip install matplotlib, or Octavo's extra plots)"
+            )
         return path
 
     kind = click.Path(path_type=Path, dir_okay=False)

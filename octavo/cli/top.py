@@ -12,7 +12,7 @@ from octavo.cli.options import setting
 from octavo.cli.top_reader import Reading, ServerReader
 from octavo.cli.top_screen import screen
 
-NO_MAP = "\n\nThe map of the pool needs textual: pip install 'octavo[tui]'."
+NO_MAP = "\n\nThe map of the pool needs textual (pip install textual, or Octavo's extra tui)."
 CLEAR = "\x1b[H\x1b[2J"
 
 

@@ -179,7 +179,7 @@ class ServerRun:
         except ConfigurationError as error:
             logger.error("The keys stay as they were: %s", error)  # noqa: TRY400  (a sentence, no fault of the code)
         else:
-            logger.info("The keys were read again; the file names %d tenants.", num_tenants)
+            logger.info("The keys were read again; tenants in the file: %d.", num_tenants)
 
     def _read_certificate(self) -> None:
         """What cannot be used leaves it as it was."""

@@ -15,7 +15,7 @@ def test_no_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, command: li
     monkeypatch.setattr(picture, "find_spec", lambda _name: None)
     result = CliRunner().invoke(octavo, [*command, "--plot", "out.svg"])
     assert result.exit_code == 1
-    assert "pip install 'octavo[plots]'" in f"{result.exception} {result.output}"
+    assert "pip install matplotlib" in f"{result.exception} {result.output}"
 
 
 def test_bars() -> None:

@@ -84,6 +84,14 @@ def test_the_door(visit: Visit) -> None:
     assert httpx.get(f"{visit.url}/dashboard").status_code == 401
 
 
+def test_what_has_ended_is_gone_from_the_queue(visit: Visit, server: ServerProcess) -> None:
+    page = visit.log_in()
+    with load(server, 2):
+        page.wait_for_selector("#queue .request:visible >> nth=1")
+    expect(page.locator("#queue .request:visible")).to_have_count(0)
+    expect(page.locator("#queue .note")).to_be_visible()
+
+
 def test_blocks_requests_steps_and_decisions(visit: Visit, server: ServerProcess) -> None:
     page = visit.log_in()
     assert page.inner_text("#pool-sum").startswith("512 blocks: ")

@@ -43,7 +43,7 @@ export class Queue {
     const number = Math.min(this.requests.length - first, Math.ceil(this.root.clientHeight / ROW) + 1);
     while (this.rows.length < number) this.rows.push(this.makeRow());
     this.rows.forEach((row, i) => {
-      row.element.hidden = i >= number;
+      row.element.parentElement.hidden = i >= number;
       if (i < number) this.fill(row, this.requests[first + i], first + i);
     });
   }
