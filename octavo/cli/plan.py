@@ -13,6 +13,7 @@ from octavo.cli.simulate import find_source
 from octavo.cli.table import json_option, print_table, write_json
 from octavo.cli.units import ByteSize, TokenCount, readable_bytes
 from octavo.core.errors import ConfigurationError
+from octavo.engine_args import KV_CACHE_DTYPES
 from octavo.sim.cost_text import DEFAULT, parse_costs
 from octavo.sim.planning.lengths import QUANTILES, draw_requests
 from octavo.sim.planning.plan import PREEMPTED_SHARE, Model, Plan, Wishes, make_plan
@@ -23,7 +24,7 @@ NUM_REQUESTS = 600
 
 WHAT_IF = ("memory", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_dtype")
 
-KV_DTYPES = ("float16", "float32", "int8")
+KV_DTYPES = tuple(KV_CACHE_DTYPES)
 
 
 class Lengths(click.ParamType[tuple[int, int, int]]):
@@ -123,7 +124,7 @@ def plan_command(model: str, **given: Any) -> None:
     for case in cases:
         needs = Model(
             found.weight_bytes,
-            kv_bytes_per_token(found.config, case.kv_cache_dtype),
+            kv_bytes_per_token(found.config, KV_CACHE_DTYPES[case.kv_cache_dtype]),
             windows,
             found.config.num_kv_heads,
             found.config.max_position,

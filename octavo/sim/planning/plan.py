@@ -118,7 +118,7 @@ def make_plan(
         block=block,
         block_bytes=block_bytes,
         num_blocks=sizes.num_blocks,
-        num_slots=sizes.num_blocks // len(model.windows) * block.block_size,
+        num_slots=sizes.num_tokens_held(longest),
         max_model_len=longest,
         lengths=lengths,
         held=tuple(_held(sizes, length, wishes) for length in lengths),
