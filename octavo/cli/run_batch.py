@@ -11,7 +11,7 @@ import click
 
 from octavo.cli.serve import find_model
 from octavo.core.errors import ConfigurationError
-from octavo.engine.process import LOG_FORMAT
+from octavo.engine.log_format import set_up_logging
 from octavo.engine.spawn import SpawnedProcess
 from octavo.server.batches.batch import Batch
 from octavo.server.batches.progress import Progress
@@ -35,7 +35,7 @@ def run(
         ConfigurationError, EngineDeadError, SystemExit: see ``answer``.
     """
     # A bar and the lines of a log would get into each other's way.
-    logging.basicConfig(level=logging.WARNING if sys.stderr.isatty() else logging.INFO, format=LOG_FORMAT)
+    set_up_logging(logging.WARNING if sys.stderr.isatty() else logging.INFO, "text")
     limit = settings.limits.body_bytes
     with Batch(input_path, output_path, settings.served_model_name, limit, overwrite=overwrite) as batch:
         max_open = MAX_OPEN_PER_SEQUENCE * engine_args.max_num_seqs

@@ -11,6 +11,7 @@ from octavo.cli.hidden_arguments import hide_arguments
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
 from octavo.cli.units import TokenCount
+from octavo.engine.log_format import LOG_FORMATS
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -110,7 +111,21 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     help="How many times in ten minutes an engine that has ended is started again; then the server ends.",
 )
 @setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
-@setting("--enable-log-requests", is_flag=True, help="Log each request's id and counts, never its text.")
+@setting(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    help="json: one object a line, with fields of fixed names.",
+)
+@setting(
+    "--log-requests",
+    "--enable-log-requests",
+    "log_requests",
+    is_flag=True,
+    help="Log a line a request when it is over: id, status, lengths, times, how it ended; no text, no key.",
+)
+@setting("--log-request-text", is_flag=True, help="With the text of prompts, up to 2,000 characters of each.")
 @setting(
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -16,6 +16,7 @@ import zmq.asyncio
 from octavo.core.errors import ConfigurationError
 from octavo.engine.codec import Command, Event, News, Ready, Shutdown, StartFailed, decode_event, encode
 from octavo.engine.interface import EngineLimits
+from octavo.engine.log_format import log_format_in_use
 from octavo.engine.process import EngineFactory, EngineProcessArgs, run_engine_process
 from octavo.engine.spawn import EXIT_UNGUARDED, SpawnedProcess
 
@@ -77,7 +78,8 @@ class EngineChild:
         self._commands.bind(commands)
         self._outputs = self._context.socket(zmq.PULL)
         self._outputs.bind(outputs)
-        args = EngineProcessArgs(commands, outputs, os.getpid(), logger.getEffectiveLevel(), self._log_stats)
+        level = logger.getEffectiveLevel()
+        args = EngineProcessArgs(commands, outputs, os.getpid(), level, self._log_stats, log_format_in_use())
         spawned = self._spawned or SpawnedProcess()
         self._process = spawned.process
         spawned.begin(run_engine_process, factory, args)

@@ -22,6 +22,7 @@ from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.grammars import PATIENCE_SECONDS, GrammarCompiler, Grammars
 from octavo.engine.intake import Intake
 from octavo.engine.interface import EngineLimits, StartListener, nobody
+from octavo.engine.log_format import named
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, StepSeconds
 from octavo.engine.open_requests import OpenRequests
 from octavo.engine.snapshot import Swaps, take_snapshot
@@ -215,6 +216,7 @@ class Engine:
             logger.info(
                 "preempted request %s: %d blocks freed, %d tokens swapped out, %d tokens to compute again",
                 *(request_id, num_blocks, num_swapped, num_lost),
+                extra=named(engine_id=request_id),
             )
         return preemptions
 

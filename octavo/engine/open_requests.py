@@ -13,6 +13,7 @@ from octavo.engine.deadlines import Deadlines
 from octavo.engine.decisions import Decisions
 from octavo.engine.detokenizer import TokenPieces
 from octavo.engine.grammars import Grammars
+from octavo.engine.log_format import named
 from octavo.engine.messages import EngineOutputs, EngineRequest, OutputDelta
 from octavo.engine.snapshot import Endings
 
@@ -157,7 +158,8 @@ class OpenRequests:
             delta.invalid_param, delta.invalid_code = error.param or "", error.code
             return
         if isinstance(error, Exception):  # one that nobody has foreseen
-            logger.error("request %s failed", sequence.request_id, exc_info=error)
+            engine_id = sequence.request_id
+            logger.error("request %s failed", engine_id, exc_info=error, extra=named(engine_id=engine_id))
         self.close(sequence, f"the model could not compute this request: {error}")
 
     def _forget(self, request_id: str) -> None:

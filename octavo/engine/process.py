@@ -41,6 +41,7 @@ from octavo.engine.codec import (
     read_request,
 )
 from octavo.engine.interface import EngineLoop, EngineWatch
+from octavo.engine.log_format import LogFormat, set_up_logging
 from octavo.engine.looks import View
 from octavo.engine.messages import EngineOutputs, OutputDelta, PinList, TraceList
 from octavo.engine.snapshot import SnapshotPace
@@ -49,7 +50,6 @@ from octavo.engine.stats_log import StatsLog
 
 logger = logging.getLogger(__name__)
 
-LOG_FORMAT = "%(levelname)s %(asctime)s [%(processName)s] %(message)s"
 HEARTBEAT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 3600.0
 """A pin may end in a time that no poll takes."""
@@ -70,6 +70,7 @@ class EngineProcessArgs:
     parent_pid: int
     log_level: int = logging.INFO
     log_stats: bool = True
+    log_format: LogFormat = "text"
 
 
 def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoReturn:
@@ -77,7 +78,7 @@ def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoRet
 
     Does not return: the process ends here, after a fault with a code that is not 0.
     """
-    logging.basicConfig(level=args.log_level, format=LOG_FORMAT)
+    set_up_logging(args.log_level, args.log_format)
     context = zmq.Context()
     commands = context.socket(zmq.PULL)
     outputs = context.socket(zmq.PUSH)

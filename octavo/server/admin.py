@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request, Response
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo, PinWish
 from octavo.core.sampling_params import SamplingParams
-from octavo.server.access.auth import trace_id_of
 from octavo.server.answers import json_response, unless_gone
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -21,6 +20,7 @@ from octavo.server.queueing.promises import Share
 from octavo.server.queueing.timing import Timing
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
+from octavo.server.visit import visit_of
 
 router = APIRouter(prefix="/admin")
 
@@ -50,7 +50,7 @@ async def create_pin(request: Request) -> Response:
         place.settle(1, [len(prompt.token_ids)])
         generation = Generation(
             f"pin-request-{uuid.uuid4().hex}",
-            trace_id_of(request),
+            visit_of(request),
             [prompt],
             SamplingParams(temperature=0.0, max_tokens=1),
             clamp_max_tokens=False,

@@ -13,7 +13,7 @@ from octavo.core.pin_types import PinWish
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.structured import Constraint, StructuredLimits, Thinking, as_constraint
 from octavo.loading.system_prefix import num_system_tokens
-from octavo.server.access.auth import Role, allowance_of, role_of, tenant_of, trace_id_of
+from octavo.server.access.auth import Role, allowance_of, role_of, tenant_of
 from octavo.server.answers import answered
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
@@ -42,6 +42,7 @@ from octavo.server.structured import asked_constraint, constraint_field
 from octavo.server.tool_choice import ToolUse, tool_use
 from octavo.server.tool_messages import with_parsed_arguments
 from octavo.server.truncation import num_kept
+from octavo.server.visit import visit_of
 
 router = APIRouter()
 
@@ -116,7 +117,7 @@ async def opened_chat(
             params = replace(params, thinking=_thinking(reply_format))
         generation = Generation(
             f"{id_prefix}-{uuid.uuid4().hex}",
-            trace_id_of(request),
+            visit_of(request),
             [prompt],
             params,
             _max_tokens(fields) is None,

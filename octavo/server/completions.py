@@ -12,7 +12,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.step import TokenLogprobs
 from octavo.engine.messages import OutputDelta
-from octavo.server.access.auth import allowance_of, role_of, tenant_of, trace_id_of
+from octavo.server.access.auth import allowance_of, role_of, tenant_of
 from octavo.server.answers import AnyEvent, answered, json_response
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
@@ -28,6 +28,7 @@ from octavo.server.sampling import Int64, SamplingFields, refuse_unsupported, sa
 from octavo.server.state import ServerState
 from octavo.server.structured import asked_constraint, constraint_field
 from octavo.server.truncation import num_kept
+from octavo.server.visit import visit_of
 
 router = APIRouter()
 
@@ -69,7 +70,7 @@ async def create_completion(request: Request) -> Response:
             prompts = await _with_texts(state, prompts, params)
         generation = Generation(
             f"cmpl-{uuid.uuid4().hex}",
-            trace_id_of(request),
+            visit_of(request),
             prompts,
             params,
             fields.max_tokens is None,

@@ -14,7 +14,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.intake import check_salt
 from octavo.engine.messages import OutputDelta
-from octavo.server.access.auth import allowance_of, tenant_of, trace_id_of
+from octavo.server.access.auth import allowance_of, tenant_of
 from octavo.server.answers import json_response, unless_gone
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -26,6 +26,7 @@ from octavo.server.queueing.timing import timing_of
 from octavo.server.sampling import Int64, SamplingFields
 from octavo.server.state import ServerState
 from octavo.server.truncation import check_truncation, num_kept
+from octavo.server.visit import visit_of
 
 router = APIRouter()
 
@@ -74,7 +75,7 @@ async def _vectors(
         place.settle(1, [len(prompt.token_ids) for prompt in prompts])
         generation = Generation(
             f"embd-{uuid.uuid4().hex}",
-            trace_id_of(request),
+            visit_of(request),
             prompts,
             SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),  # the token is dropped
             clamp_max_tokens=False,

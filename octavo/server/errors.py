@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from octavo.core.errors import EngineDeadError, InvalidRequestError, RefusedByEngineError
 from octavo.engine.messages import Timeout
+from octavo.server.visit import visit_of
 from octavo.server.watching.request_log import Refusal
 
 logger = logging.getLogger(__name__)
@@ -152,8 +153,9 @@ def install_error_handlers(app: FastAPI) -> None:
             state.metrics.count_refused("invalid")
         told = as_api_error(error)
         if request.method == "POST":
-            refusal = Refusal(time.time(), request.state.trace_id, told.status, told.code, told.message[:300])
-            state.request_log.note_refusal(refusal)
+            visit = visit_of(request)
+            visit.refusal = Refusal(time.time(), visit.request_id, told.status, told.code, told.message[:300])
+            state.request_log.note_refusal(visit.refusal)
         return error_response(told, request.url.path)
 
     async def on_http(request: Request, error: Exception) -> Response:

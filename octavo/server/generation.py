@@ -1,7 +1,6 @@
 """Running the prompts of one HTTP request: one engine request a prompt, their deltas as one stream."""
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from octavo.core.beam_search import BeamSearchParams
+from octavo.core.errors import EngineDeadError, RefusedByEngineError
 from octavo.core.pin_types import PinReport, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
@@ -23,21 +23,20 @@ from octavo.server.queueing.promises import Share
 from octavo.server.queueing.queue import Place
 from octavo.server.queueing.timing import Timing
 from octavo.server.state import Phase, ServerState
-
-logger = logging.getLogger(__name__)
+from octavo.server.visit import Visit
 
 
 @dataclass(slots=True)
 class Generation:
     """What is to be generated, and the counts of it so far. Choice ``index`` of prompt ``i`` is ``i * n + index``.
 
-    ``answer_id``: the id in the answer's body, used once; ``trace_id``: the X-Request-Id.
+    ``answer_id``: the id in the answer's body, used once; ``visit``: of whoever asks.
     ``beam_search``: as wide as ``params.n``. ``place``: in the queue, left at the end.
     ``pins``: those of each prompt, or none at all. ``allowance``: of the tenant that pays; ``param``: the field that
     the prompts come from. ``pooling``: of requests for vectors."""
 
     answer_id: str
-    trace_id: str
+    visit: Visit
     prompts: Sequence[Prompt]
     params: SamplingParams
     clamp_max_tokens: bool
@@ -94,6 +93,7 @@ def run(state: ServerState, generation: Generation) -> Items:
         InvalidRequestError, EngineDeadError: see AsyncEngineClient.generate.
     """
     state.require_ready()
+    generation.visit.generation = generation
     _take_prompts(state, generation)
     return _run_one(state, generation, 0) if len(generation.prompts) == 1 else _merge(state, generation)
 
@@ -116,10 +116,8 @@ def _take_prompts(state: ServerState, generation: Generation) -> None:
 async def _run_one(state: ServerState, generation: Generation, prompt_index: int) -> Items:
     """This is on the way of every token, so there is one generator, and no more."""
     request = _engine_request(generation, prompt_index)
-    state.request_log.note_engine_id(request.request_id, generation.answer_id, generation.trace_id)
-    if state.settings.enable_log_requests:
-        num_tokens = len(request.prompt_token_ids)
-        logger.info("Request %s: %d prompt tokens, n %d", request.request_id, num_tokens, generation.params.n)
+    state.request_log.note_engine_id(request.request_id, generation.answer_id, generation.visit.request_id)
+    state.ledger.begin(request, generation.visit)
     first_choice = prompt_index * generation.params.n
     on_start = partial(generation.place.start, prompt_index)
     try:
@@ -130,6 +128,12 @@ async def _run_one(state: ServerState, generation: Generation, prompt_index: int
                         _check_ending(state, generation, request, delta)
                     generation.count(prompt_index, delta)
                     yield first_choice + delta.index, delta
+    except RefusedByEngineError as error:
+        state.ledger.fail(request.request_id, error.code)
+        raise
+    except EngineDeadError:
+        state.ledger.fail(request.request_id, "engine_dead")
+        raise
     finally:
         generation.place.end(prompt_index)
 

@@ -17,6 +17,7 @@ from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.app import create_app
 from octavo.server.errors import unavailable
 from octavo.server.http import HttpServer, http_config, listen, loop_factory
+from octavo.server.ledger import Ledger
 from octavo.server.life import Model, bring_up, in_daemon_thread, take_down
 from octavo.server.recording import RequestRecorder
 from octavo.server.restarts import RestartBudget
@@ -55,8 +56,10 @@ class ServerRun:
         self._listener = listener
         metrics = EngineMetrics(settings.served_model_name)
         self._recorder = None if settings.record is None else RequestRecorder(settings.record)
-        engine = AsyncEngineClient(metrics.observe, settings.log_stats, spawned, self._recorder)
-        self._state = ServerState(settings, engine, metrics, started_at=int(time.time()))
+        ledger = Ledger()
+        observe = ledger.observing(metrics.observe)
+        engine = AsyncEngineClient(observe, settings.log_stats, spawned, self._recorder)
+        self._state = ServerState(settings, engine, metrics, started_at=int(time.time()), ledger=ledger)
         self._restarts = RestartBudget(settings.restart_engine, time.monotonic)
         self._signals: list[int] = []
         self._hurried = asyncio.Event()

@@ -7,6 +7,7 @@ from pathlib import Path
 from octavo.core.errors import ConfigurationError, InvalidRequestError
 from octavo.core.step import Pooling
 from octavo.engine.intake import check_tenant
+from octavo.engine.log_format import LogFormat
 from octavo.server.access.key_file import check_owners, digest_of
 from octavo.server.dialect import check_parsers
 from octavo.server.limits import ServerLimits
@@ -30,7 +31,8 @@ class ServerSettings:
     ``max_queue_seconds``, ``max_request_seconds``: how long a request may wait for its start, and take in all. Each of
     ``tenant_keys`` is a tenant's name and its API key; the header ``tenant_header`` of a request names its tenant too,
     and is believed. ``tool_call_parser``, ``reasoning_parser``: see dialect.py; ``enable_auto_tool_choice``: whether
-    the model may decide to call. ``enable_log_requests`` logs ids and counts, never text. ``api_key_file``: see
+    the model may decide to call. ``log_requests``: see request_line.py; ``log_request_text``:
+    with the text of prompts. ``api_key_file``: see
     access/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
     HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file. ``restart_engine``: how many
     times within ten minutes an engine that has ended is started again. ``pooling``: what embeddings are made of.
@@ -48,7 +50,7 @@ class ServerSettings:
     max_queue_seconds: float | None = None
     max_request_seconds: float | None = None
     log_stats: bool = True
-    enable_log_requests: bool = False
+    log_requests: bool = False
     limits: ServerLimits = field(default_factory=ServerLimits)
     admin_key: str | None = field(default=None, repr=False)
     pin_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -66,6 +68,8 @@ class ServerSettings:
     restart_engine: int = 0
     dashboard_text: bool = False
     record: Path | None = None
+    log_request_text: bool = False
+    log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
         """
@@ -86,6 +90,8 @@ class ServerSettings:
         self._check_tenants()
         check_parsers(self.tool_call_parser, self.reasoning_parser)
         self._check_web()
+        if self.log_request_text and not self.log_requests:
+            raise ConfigurationError("log_request_text adds to the lines of log_requests: give that too")
         if not self.shutdown_timeout >= 0:  # NaN compares false
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 

@@ -12,6 +12,7 @@ from octavo.server.access.auth import Keyring
 from octavo.server.access.sessions import Sessions
 from octavo.server.dialect import Dialect, find_dialect
 from octavo.server.errors import unavailable
+from octavo.server.ledger import Ledger
 from octavo.server.queueing.queue import Queue, QueueBounds
 from octavo.server.settings import ServerSettings
 from octavo.server.structured import Constraints
@@ -50,6 +51,7 @@ class ServerState:
     sessions: Sessions = field(init=False)
     constraints: Constraints = field(default_factory=Constraints)
     request_log: RequestLog = field(default_factory=RequestLog)
+    ledger: Ledger = field(default_factory=Ledger)
     dialect: Dialect = field(default_factory=Dialect)
     _tokenizer: Tokenizer | None = None
 

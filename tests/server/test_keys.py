@@ -155,7 +155,7 @@ def test_reading_again_keeps_what_was_used(key_file: Path) -> None:
 
 @pytest.fixture
 def served(key_file: Path) -> Iterator[ServerProcess]:
-    settings = {"api_key_file": str(key_file), "host": "127.0.0.1", "enable_log_requests": True, "admin_key": "boss"}
+    settings = {"api_key_file": str(key_file), "host": "127.0.0.1", "log_requests": True, "admin_key": "boss"}
     with running_server(**settings) as server:
         server.wait_ready()
         yield server

@@ -31,6 +31,7 @@ from octavo.server.queueing.timing import Timing
 from octavo.server.reply import ReplyFormat
 from octavo.server.settings import ServerSettings
 from octavo.server.state import ServerState
+from octavo.server.visit import Visit
 from tests.support.byte_tokenizer import ByteTokenizer
 
 NUM_TOKENS = 50
@@ -72,7 +73,7 @@ class Served:
         self.state.become_ready(ByteTokenizer(), 1)
         place = self.state.queue.enter(Share(1, 3))
         generation = Generation(
-            "id-0", "trace", [Prompt([1, 2, 3])], SamplingParams(), False, place, Timing(time.time())
+            "id-0", Visit("trace"), [Prompt([1, 2, 3])], SamplingParams(), False, place, Timing(time.time())
         )
         self.events = make(self.state, generation)
         self.cycle, self.messages = Cycle(), Counter[str]()

@@ -13,13 +13,13 @@ from tests.support.fake_engine import MODEL, FakeEngineOptions, fake_engine
 
 def main() -> None:
     from octavo.cli.run_batch import answer
-    from octavo.engine.process import LOG_FORMAT
+    from octavo.engine.log_format import set_up_logging
     from octavo.server.batches.batch import Batch
     from octavo.server.life import Model
     from octavo.server.settings import ServerSettings
 
     options = json.loads(sys.argv[3])
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    set_up_logging(logging.INFO, "text")
     factory = functools.partial(fake_engine, FakeEngineOptions(**options["engine"]))
     settings = ServerSettings(served_model_name=MODEL, log_stats=False, **options["settings"])
     try:

@@ -15,13 +15,13 @@ from tests.support.fake_engine import MODEL, FakeEngineOptions, fake_engine
 
 
 def main() -> None:
-    from octavo.engine.process import LOG_FORMAT
+    from octavo.engine.log_format import set_up_logging
     from octavo.server.life import Model
     from octavo.server.run import run_server
     from octavo.server.settings import ServerSettings
 
     options = json.loads(sys.argv[1])
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    set_up_logging(logging.INFO, options["settings"].get("log_format", "text"))
     factory = functools.partial(fake_engine, FakeEngineOptions(**options["engine"]))
     given = {
         name: Path(value) if name.endswith("file") or name == "record" else value

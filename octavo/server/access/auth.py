@@ -138,9 +138,3 @@ def allowance_of(request: Request) -> Allowance | None:
     """What the tenant whose key it has may send."""
     sender: Sender = request.state.sender
     return sender.allowance
-
-
-def trace_id_of(request: Request) -> str:
-    """The X-Request-Id that the answer carries."""
-    trace_id: str = request.state.trace_id
-    return trace_id

@@ -1,23 +1,22 @@
 """One ASGI wrapper around the application: the key first, an id for each request, and a line of it in the log."""
 
-import logging
 import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.engine.intake import TENANT_NAME
+from octavo.engine.log_format import served_request_id
 from octavo.server.access.auth import Role, Sender
 from octavo.server.access.sessions import session_token
 from octavo.server.errors import ApiError, error_response
+from octavo.server.request_line import log_request
 from octavo.server.state import ServerState
+from octavo.server.visit import Visit
 from octavo.server.watching.request_log import Refusal
-
-logger = logging.getLogger(__name__)
 
 _CLEAN_ID = re.compile(rb"[A-Za-z0-9._:/-]{1,128}\Z")
 _KEY_ERROR = "The API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
@@ -48,23 +47,23 @@ class Gate:
         request_id = headers.get(b"x-request-id", b"")
         if not _CLEAN_ID.match(request_id):
             request_id = uuid.uuid4().hex.encode()
-        status = 0
+        visit = Visit(request_id.decode())
+        served_request_id.set(visit.request_id)
 
         async def labelled_send(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
-                status = message["status"]
+                visit.status = message["status"]
             await send(message)
 
         sender = self._sender(scope["path"], headers)
         named = [value for name, value in scope["headers"] if name == self._tenant_header]
-        refusal = self._refusal(scope["path"], sender.role, named) or self._excess(scope, sender, request_id)
+        refusal = self._refusal(scope["path"], sender.role, named) or self._excess(scope, sender, visit)
         tenant = named[0].decode("latin-1") if named else sender.tenant
         try:
             if refusal is None:
                 found = sender._replace(tenant=tenant)
-                scope.setdefault("state", {}).update(sender=found, trace_id=request_id.decode())
+                scope.setdefault("state", {}).update(sender=found, visit=visit)
                 await self._app(_as_get(scope), receive, labelled_send)
             else:
                 response = error_response(refusal, scope["path"])
@@ -72,8 +71,10 @@ class Gate:
                     response.headers["WWW-Authenticate"] = "Bearer"
                 await response(scope, receive, labelled_send)
         finally:
-            if self._state.settings.enable_log_requests:
-                _log(scope, status, request_id, time.monotonic() - start)
+            settings = self._state.settings
+            if settings.log_requests:
+                tokenizer = self._state.tokenizer if settings.log_request_text and visit.generation else None
+                log_request(scope, visit, time.monotonic() - start, tokenizer)
 
     def _sender(self, path: str, headers: Mapping[bytes, bytes]) -> Sender:
         sender = self._state.keyring.sender(_credentials(headers))
@@ -98,7 +99,7 @@ class Gate:
             return ApiError(403, f"{path[:200]} {reason}.", code="admin_only")
         return None
 
-    def _excess(self, scope: Scope, sender: Sender, request_id: bytes) -> ApiError | None:
+    def _excess(self, scope: Scope, sender: Sender, visit: Visit) -> ApiError | None:
         """A request is more than its tenant may send a minute. What is asked of the server itself is not counted."""
         if sender.allowance is None or scope["method"] != "POST":
             return None
@@ -106,8 +107,8 @@ class Gate:
             sender.allowance.take_request()
         except ApiError as error:
             self._state.metrics.count_refused("rate_limit")
-            refused = Refusal(time.time(), request_id.decode(), error.status, error.code, error.message)
-            self._state.request_log.note_refusal(refused)
+            visit.refusal = Refusal(time.time(), visit.request_id, error.status, error.code, error.message)
+            self._state.request_log.note_refusal(visit.refusal)
             return error
         return None
 
@@ -121,10 +122,3 @@ def _credentials(headers: Mapping[bytes, bytes]) -> bytes:
     """As in an Authorization header; Anthropic's clients send the key in one of its own."""
     own = headers.get(b"x-api-key")
     return headers.get(b"authorization", b"" if own is None else b"Bearer " + own)
-
-
-def _log(scope: Scope, status: int, request_id: bytes, seconds: float) -> None:
-    """Without the query and the headers, in which clients send keys, and without line breaks from the path."""
-    host = (scope.get("client") or ("-",))[0]
-    path = quote(scope["path"])[:200]
-    logger.info('%s "%s %s" %s %s %.3f s', host, scope["method"], path, status or "-", request_id.decode(), seconds)

@@ -17,6 +17,7 @@ from octavo.server.batches.batch import Batch
 from octavo.server.batches.progress import Progress
 from octavo.server.batches.workers import LineWorkers
 from octavo.server.http import loop_factory
+from octavo.server.ledger import Ledger
 from octavo.server.life import Model, bring_up, take_down
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
@@ -52,9 +53,10 @@ class BatchRun:
         self, batch: Batch, settings: ServerSettings, max_open: int, spawned: SpawnedProcess | None = None
     ) -> None:
         metrics = EngineMetrics(settings.served_model_name)
-        engine = AsyncEngineClient(metrics.observe, settings.log_stats, spawned)
+        ledger = Ledger()
+        engine = AsyncEngineClient(ledger.observing(metrics.observe), settings.log_stats, spawned)
         self._batch = batch
-        self._state = ServerState(settings, engine, metrics, started_at=int(time.time()))
+        self._state = ServerState(settings, engine, metrics, started_at=int(time.time()), ledger=ledger)
         self._max_open = max_open
         self._progress = Progress(batch.num_lines, batch.num_before, batch.num_unreadable)
         self._signals: list[int] = []
