@@ -112,6 +112,11 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
 )
 @setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
 @setting(
+    "--otlp-traces-endpoint",
+    metavar="URL",
+    help="Send spans of requests to this collector of OpenTelemetry (OTLP over HTTP); needs the extra otel.",
+)
+@setting(
     "--log-format",
     type=click.Choice(LOG_FORMATS),
     default="text",

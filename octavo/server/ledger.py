@@ -43,13 +43,15 @@ class Ledger:
 
     def begin(self, request: EngineRequest, visit: Visit) -> None:
         self._open[request.request_id] = Entry(request, visit)
+        visit.reached_engine = True
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
 
-    def fail(self, request_id: str, code: str) -> None:
-        """The engine has refused it, or is gone. One of whose choices some have ended is told of when all have."""
+    def fail(self, request_id: str, code: str, *, engine_is_gone: bool = False) -> None:
+        """The engine has refused it, or is gone. One that it has refused after some of its choices have ended is told
+        of when all have."""
         entry = self._open.get(request_id)
-        if entry is not None and not entry.ended:
+        if entry is not None and (engine_is_gone or not entry.ended):
             entry.error = code
             self._end(entry)
 

@@ -23,6 +23,7 @@ from octavo.server.recording import RequestRecorder
 from octavo.server.restarts import RestartBudget
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
+from octavo.server.tracing.setup import trace_requests
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +57,13 @@ class ServerRun:
         self._listener = listener
         metrics = EngineMetrics(settings.served_model_name)
         self._recorder = None if settings.record is None else RequestRecorder(settings.record)
-        ledger = Ledger()
+        tracing = None if settings.otlp_traces_endpoint is None else trace_requests(settings)
+        ledger = Ledger(None if tracing is None else tracing.end)
         observe = ledger.observing(metrics.observe)
         engine = AsyncEngineClient(observe, settings.log_stats, spawned, self._recorder)
-        self._state = ServerState(settings, engine, metrics, started_at=int(time.time()), ledger=ledger)
+        self._state = ServerState(
+            settings, engine, metrics, started_at=int(time.time()), ledger=ledger, tracing=tracing
+        )
         self._restarts = RestartBudget(settings.restart_engine, time.monotonic)
         self._signals: list[int] = []
         self._hurried = asyncio.Event()
@@ -74,6 +78,8 @@ class ServerRun:
         logger.info("Octavo is listening at %s; requests are answered 503 until the model is loaded.", self._address)
         if not (self._settings.needs_key or ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback):
             logger.warning("No API key is set: whoever can reach %s may use this server.", self._address)
+        if self._state.tracing is not None:
+            self._state.tracing.start(self._state.engine.traces)
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         living = asyncio.create_task(self._live(find_model))
         try:
@@ -85,6 +91,8 @@ class ServerRun:
         finally:
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
+            if self._state.tracing is not None:
+                await self._state.tracing.close(is_hurried=self._hurried.is_set())
             await take_down(self._state, self._hurried)
             if self._recorder is not None:
                 self._recorder.close()

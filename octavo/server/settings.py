@@ -36,7 +36,7 @@ class ServerSettings:
     access/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
     HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file. ``restart_engine``: how many
     times within ten minutes an engine that has ended is started again. ``pooling``: what embeddings are made of.
-    ``record``: see recording.py.
+    ``record``: see recording.py. ``otlp_traces_endpoint``: where spans of requests are sent (tracing/).
     """
 
     served_model_name: str
@@ -70,6 +70,7 @@ class ServerSettings:
     record: Path | None = None
     log_request_text: bool = False
     log_format: LogFormat = "text"
+    otlp_traces_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         """

@@ -16,6 +16,7 @@ from octavo.server.ledger import Ledger
 from octavo.server.queueing.queue import Queue, QueueBounds
 from octavo.server.settings import ServerSettings
 from octavo.server.structured import Constraints
+from octavo.server.tracing.tracing import Tracing
 from octavo.server.watching.pool_watch import PoolWatch
 from octavo.server.watching.request_log import RequestLog
 
@@ -52,6 +53,7 @@ class ServerState:
     constraints: Constraints = field(default_factory=Constraints)
     request_log: RequestLog = field(default_factory=RequestLog)
     ledger: Ledger = field(default_factory=Ledger)
+    tracing: Tracing | None = None
     dialect: Dialect = field(default_factory=Dialect)
     _tokenizer: Tokenizer | None = None
 

@@ -15,15 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Visit:
-    """``request_id``: the X-Request-Id that the answer carries; ``status``: of the answer, 0 while there is none;
-    ``refusal``: why it was refused. ``generation``: what the engine was asked for; ``ended``: its choices that have
+    """``request_id``: the X-Request-Id that the answer carries; ``traceparent``, ``tracestate``: the client's place in
+    a trace (W3C), as it says, where requests are traced. ``status``: of the answer, 0 while there is none;
+    ``refusal``: why it was refused. ``generation``: what the engine was to be asked for, and has been, if
+    ``reached_engine``; ``ended``: its choices that have
     ended."""
 
     request_id: str
+    traceparent: str = ""
+    tracestate: str = ""
     status: int = 0
     arrival: float = field(default_factory=time.time)
     refusal: Refusal | None = None
     generation: "Generation | None" = None
+    reached_engine: bool = False
     ended: list[RequestTimes] = field(default_factory=list)
 
 

@@ -40,7 +40,8 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
         "--tenant-header X-Tenant-Id --max-queue-seconds 6 --max-request-seconds 7 "
         "--no-enable-auto-tool-choice --tool-call-parser json --reasoning-parser none --api-key-file keys.yaml "
         "--allowed-origins https://a --ssl-certfile c.pem --ssl-keyfile k.pem --restart-engine 2 --pooling last "
-        "--dashboard-text --record log --log-request-text --log-format json"
+        "--dashboard-text --record log --log-request-text --log-format json "
+        "--otlp-traces-endpoint http://c"
     )
     result = CliRunner().invoke(command, flags.split())
     assert result.exit_code == 0, result.output
@@ -52,7 +53,7 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     keys |= {"tenant_keys": (("t", "u=v"),), "tenant_header": "X-Tenant-Id", "api_key_file": Path("keys.yaml")}
     keys |= {"allowed_origins": ("https://a",), "ssl_certfile": Path("c.pem"), "ssl_keyfile": Path("k.pem")}
     keys |= {"restart_engine": 2, "pooling": "last", "dashboard_text": True, "record": Path("log")}
-    keys |= {"log_request_text": True, "log_format": "json"}
+    keys |= {"log_request_text": True, "log_format": "json", "otlp_traces_endpoint": "http://c"}
     assert settings == ServerSettings(
         "name", "0.0.0.0", 9, ("k",), True, 5.0, 2, 3, 6.0, 7.0, False, True, limits, **keys
     )

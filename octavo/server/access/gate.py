@@ -47,7 +47,7 @@ class Gate:
         request_id = headers.get(b"x-request-id", b"")
         if not _CLEAN_ID.match(request_id):
             request_id = uuid.uuid4().hex.encode()
-        visit = Visit(request_id.decode())
+        visit = Visit(request_id.decode(), *(_trace_context(scope) if self._state.tracing else ()))
         served_request_id.set(visit.request_id)
 
         async def labelled_send(message: Message) -> None:
@@ -71,10 +71,17 @@ class Gate:
                     response.headers["WWW-Authenticate"] = "Bearer"
                 await response(scope, receive, labelled_send)
         finally:
-            settings = self._state.settings
-            if settings.log_requests:
-                tokenizer = self._state.tokenizer if settings.log_request_text and visit.generation else None
-                log_request(scope, visit, time.monotonic() - start, tokenizer)
+            self._close(scope, visit, time.monotonic() - start)
+
+    def _close(self, scope: Scope, visit: Visit, seconds: float) -> None:
+        """Its answer has been sent, in ``seconds``. Who has no key has no refusal either, and so no trace."""
+        settings, tracing = self._state.settings, self._state.tracing
+        if settings.log_requests:
+            tokenizer = self._state.tokenizer if settings.log_request_text and visit.generation else None
+            log_request(scope, visit, seconds, tokenizer)
+        is_refused = visit.refusal is not None and not visit.reached_engine
+        if tracing is not None and is_refused and scope["path"].startswith("/v1/"):
+            tracing.refuse(visit)
 
     def _sender(self, path: str, headers: Mapping[bytes, bytes]) -> Sender:
         sender = self._state.keyring.sender(_credentials(headers))
@@ -116,6 +123,13 @@ class Gate:
 def _as_get(scope: Scope) -> Scope:
     """HEAD is answered as GET; the HTTP server, which knows what was asked, leaves out the body."""
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+
+
+def _trace_context(scope: Scope) -> tuple[str, str]:
+    """The headers traceparent, where there is one, and tracestate, of which there may be several."""
+    parents = [value for name, value in scope["headers"] if name == b"traceparent"]
+    states = [value for name, value in scope["headers"] if name == b"tracestate"]
+    return (parents[0].decode("latin-1"), b",".join(states).decode("latin-1")) if len(parents) == 1 else ("", "")
 
 
 def _credentials(headers: Mapping[bytes, bytes]) -> bytes:
