@@ -2,6 +2,7 @@
 
 import codecs
 import itertools
+import logging
 import math
 import random
 import re
@@ -18,6 +19,8 @@ from octavo.engine.looks import BlockLook, ChoiceLook, Look, RequestLook, StepLo
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
 from octavo.engine.traces import RequestTrace
 from tests.support.byte_tokenizer import EOS
+
+logger = logging.getLogger(__name__)
 
 SCRIPT = "alpha beta gamma délta 漢字 😀 end. "
 """Choice i of a request starts i words in; the script repeats for ever."""
@@ -137,6 +140,7 @@ class FakeEngine:
         self._stats = EngineStats(num_blocks=4 * options.max_model_len // 16, block_size=16)
 
     def add_request(self, request: EngineRequest) -> None:
+        logger.info("the fake engine has got request %s", request.request_id)
         room = self.limits.max_model_len - len(request.prompt_token_ids)
         wanted = request.params.max_tokens
         if wanted is not None and wanted > room and not request.clamp_max_tokens:

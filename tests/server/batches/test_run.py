@@ -171,12 +171,12 @@ def test_open_lines_get_their_time_and_a_second_signal_none(
     tmp_path: Path, shutdown_timeout: float, num_signals: int
 ) -> None:
     source = write_input(tmp_path / "in", [line(f"{i}", prompt="x", max_tokens=400) for i in range(4)])
-    log, settings = tmp_path / "log", {"shutdown_timeout": shutdown_timeout, "enable_log_requests": True}
+    log, settings = tmp_path / "log", {"shutdown_timeout": shutdown_timeout}
     with log.open("w") as stderr:
         process = start_fake_batch(
             source, tmp_path / "out", settings=settings, stderr=stderr.fileno(), step_seconds=1.0
         )
-    wait_until(lambda: log.read_text().count("prompt tokens, n 1") == 4)
+    wait_until(lambda: log.read_text().count("the fake engine has got request") == 4)
     for _ in range(num_signals):
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: "Stopping." in log.read_text())
