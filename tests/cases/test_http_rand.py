@@ -68,7 +68,7 @@ def test_b13_choices_streamed_and_whole(api: openai.OpenAI, server: ServerProces
 def test_b03_refused_with_the_numbers_while_a_stream_goes_on(api: openai.OpenAI, server: ServerProcess) -> None:
     right = complete(api, max_tokens=200, extra_body={"ignore_eos": True}).choices[0].text
     stream = complete(api, max_tokens=200, stream=True, extra_body={"ignore_eos": True})
-    with pytest.raises(openai.BadRequestError, match=r"1300 tokens.*limit is 1200"):
+    with pytest.raises(openai.BadRequestError, match=r"maximum context length is 1200 tokens.*the prompt has 1300"):
         complete(api, prompt=[1] * 1300)
     with pytest.raises(openai.BadRequestError) as error:
         complete(api, max_tokens=2000)
