@@ -1,5 +1,6 @@
 """Programs that tests need and that no package of Python's brings: from Debian's, installed where they are missing."""
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -28,7 +29,7 @@ def debian_program(name: str, package: str | None = None) -> str:
 
 def _apt_get(*command: str) -> None:
     """Again with fresh lists of packages where it fails: those of a machine that stood for a while are too old."""
-    environment = {"DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for prepare in ((), ("apt-get", "update")):
         if prepare:
             subprocess.run(prepare, env=environment, capture_output=True, check=False)
