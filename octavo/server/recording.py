@@ -7,35 +7,27 @@ disk is full, requests go unrecorded, and the server says so and serves on.
 """
 
 import logging
-import os
 import secrets
-import threading
-import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from octavo import __version__
-from octavo.core.errors import ConfigurationError
 from octavo.core.hashing import BlockHasher, pack_tokens
 from octavo.core.tenants import DEFAULT_TENANT
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineRequest, OutputDelta
+from octavo.server.backlog import Backlog
+from octavo.server.record_file import LogFile
 from octavo.sim.traces.request import TracedRequest
-from octavo.sim.traces.request_log import MARK, header, to_line
+from octavo.sim.traces.request_log import to_line
 
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096
 """Choices that have ended and are not written yet; more go unrecorded."""
 
-RETRY_SECONDS = 30.0
-"""After a write that failed."""
-
-LONGEST_HEADER = 1024
 NAME_BITS = 31
 _NAME_MASK = (1 << NAME_BITS) - 1
 
@@ -69,14 +61,11 @@ class RequestRecorder:
     def __init__(self, path: Path) -> None:
         self._open: dict[str, _Open] = {}
         self._next_number = 0
-        self._pending: deque[_Ended] = deque()
-        self._news = threading.Condition()
-        self._is_closing = False
-        self._num_lost = 0
         self._log = LogFile(path)
         self._namer = _Namer()
-        self._thread = threading.Thread(target=self._write_all, daemon=True, name="recording")
-        self._thread.start()
+        self._backlog = Backlog(
+            self._write, "recording", most=MAX_PENDING, batch_size=MAX_PENDING, at_end=self._log.close
+        )
 
     def begin(self, request: EngineRequest, limits: EngineLimits) -> None:
         room = limits.max_model_len - len(request.prompt_token_ids)
@@ -101,42 +90,19 @@ class RequestRecorder:
 
     def close(self, timeout: float = 5.0) -> None:
         """Write what has come, within so many seconds."""
-        with self._news:
-            self._is_closing = True
-            self._news.notify()
-        self._thread.join(timeout)
+        self._backlog.close(timeout)
 
     def _put(self, ended: Sequence[_Ended]) -> None:
         """Those without a token are left out: nothing of them was answered."""
-        with self._news:
-            for each in ended:
-                if len(self._pending) >= MAX_PENDING:
-                    self._num_lost += 1
-                elif each.output_token_ids:
-                    self._pending.append(each)
-            self._news.notify()
-
-    def _write_all(self) -> None:
-        while True:
-            with self._news:
-                while not self._pending and not self._is_closing:
-                    self._news.wait()
-                if not self._pending:
-                    break
-                batch = list(self._pending)
-                self._pending.clear()
-            self._write(batch)
-        self._log.close()
+        self._backlog.put([each for each in ended if each.output_token_ids])
 
     def _write(self, batch: Sequence[_Ended]) -> None:
         """``batch``: at least one."""
         by_size = self._log.headed(batch[0].block_size)
         lines = [self._namer.line(each, self._log.start) for each in batch]
-        is_written = self._log.write([*by_size, *lines])
-        with self._news:
-            lost = self._num_lost
-            self._num_lost = 0 if is_written else lost + len(batch)
-        if is_written and lost:
+        if not self._log.write([*by_size, *lines]):
+            self._backlog.lose(len(batch))
+        elif lost := self._backlog.take_lost():
             logger.warning("Requests are recorded again; %d were not.", lost)
 
 
@@ -179,93 +145,3 @@ class _Namer:
 
     def _tenant(self, name: str) -> str:
         return "" if name == DEFAULT_TENANT else blake2b(name.encode(), key=self._key, digest_size=4).hexdigest()
-
-
-class LogFile:
-    """Lines at the end of a file, whole ones only. A file that was moved away is begun anew. ``start``: of the run.
-
-    Raises:
-        ConfigurationError: it cannot be written, or holds something else.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.start = time.time()
-        self._path = path
-        self._block_size: int | None = None
-        self._retry_at = 0.0
-        try:
-            self._file = self._open()
-        except OSError as error:
-            raise ConfigurationError(f"cannot record requests in {path}: {error.strerror or error}") from error
-
-    def headed(self, block_size: int) -> list[str]:
-        """The line that has to stand before the next one, if any."""
-        if self._block_size == block_size and self._is_there():
-            return []
-        self._block_size = block_size
-        return [header(self.start, block_size, __version__)]
-
-    def write(self, lines: Sequence[str]) -> bool:
-        """All of these, or, where that fails, none: then it is tried again only after a while."""
-        if time.monotonic() < self._retry_at:
-            self._block_size = None
-            return False
-        data, size = "".join(f"{line}\n" for line in lines).encode(), None
-        try:
-            if not self._is_there():
-                before, self._file = self._file, self._open()
-                os.close(before)
-            size = os.fstat(self._file).st_size
-            while data:
-                data = data[os.write(self._file, data) :]
-        except OSError as error:
-            self._fail(error.strerror or str(error), size)
-            return False
-        except ConfigurationError as error:
-            self._fail(str(error), None)
-            return False
-        return True
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def _fail(self, why: str, size: int | None) -> None:
-        """``size``: of the whole lines, if some may have been written in part."""
-        told = "Requests cannot be recorded in %s: %s. Tried again in %d s; the server goes on."
-        logger.error(told, self._path, why, RETRY_SECONDS)
-        self._retry_at = time.monotonic() + RETRY_SECONDS
-        self._block_size = None
-        try:
-            if size is not None:
-                os.ftruncate(self._file, size)
-        except OSError:
-            logger.warning("A line of %s may be cut off.", self._path)
-
-    def _is_there(self) -> bool:
-        """Is the open file still the one of that name?"""
-        try:
-            return os.path.samestat(self._path.stat(), os.fstat(self._file))
-        except OSError:
-            return False
-
-    def _open(self) -> int:
-        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        head = os.pread(file, LONGEST_HEADER, 0)
-        if head and MARK.encode() not in head.partition(b"\n")[0]:
-            os.close(file)
-            raise ConfigurationError(f"{self._path} is no request log; requests are recorded in a file of their own")
-        self._cut(file)
-        return file
-
-    def _cut(self, file: int) -> None:
-        """Half a line at the end, of a process that was killed, goes."""
-        size = end = os.fstat(file).st_size
-        while end:
-            start = max(0, end - 65536)
-            at = os.pread(file, end - start, start).rfind(b"\n")
-            if at >= 0:
-                end = start + at + 1
-                break
-            end = start
-        if end < size:
-            os.ftruncate(file, end)

@@ -146,13 +146,13 @@ def test_a_full_disk_costs_lines_and_leaves_whole_ones(
             return real(file, data[:10])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(recording.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     ask(recorder, "b", [1, 2], [3])
     wait_until(lambda: len(calls) == 2)
     wait_until(lambda: len(path.read_text().splitlines()) == 2)
-    monkeypatch.setattr(recording.os, "write", real)
+    monkeypatch.setattr(os, "write", real)
     ask(recorder, "c", [1, 2, 3], [4])  # too soon to be tried again
-    wait_until(lambda: recorder._num_lost == 2)
+    wait_until(lambda: recorder._backlog._num_lost == 2)
     recorder._log._retry_at = 0.0
     with caplog.at_level(logging.WARNING):
         ask(recorder, "d", [1, 2, 3, 4], [5])
@@ -167,10 +167,10 @@ def test_what_waits_to_be_written_is_bounded(
 ) -> None:
     monkeypatch.setattr(recording, "MAX_PENDING", 5)
     recorder = RequestRecorder(tmp_path / "log")
-    with recorder._news:  # what the thread that writes waits for
+    with recorder._backlog._news:  # what the thread that writes waits for
         for number in range(12):
             ask(recorder, str(number), [1], [2])
-        assert len(recorder._pending) == 5
+        assert len(recorder._backlog._pending) == 5
     recorder.close()
     assert len(played(tmp_path / "log")) == 5
     assert "Requests are recorded again; 7 were not." in caplog.text

@@ -291,7 +291,7 @@ def test_what_waits_to_be_sent_is_bounded_and_the_lost_are_counted(
     monkeypatch.setattr(sender_module, "MAX_PENDING", 5)
     exporter = FakeExporter()
     sender = SpanSender(exporter, "m", clock=lambda: 100.0)
-    with sender._news:  # what the thread waits for
+    with sender._backlog._news:  # what the thread waits for
         sender.put([(ENDED, None)] * 4)
         sender.put([(ENDED, None)] * 4)
         sender.lose()

@@ -1,13 +1,12 @@
 """The thread that makes spans and sends them. Nobody waits for it: how many it cannot keep up with is told."""
 
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from octavo.engine.traces import RequestTrace
+from octavo.server.backlog import Backlog
 from octavo.server.tracing.ended import EndedRequest
 from octavo.server.tracing.tree import Span, span_tree
 
@@ -49,46 +48,24 @@ class SpanSender:
         self._exporter = exporter
         self._model = model
         self._clock = clock
-        self._pending: deque[Pending] = deque()
-        self._news = threading.Condition()
-        self._is_closing = False
-        self._num_lost = 0
         self._reason = ""
         self._quiet_until = 0.0
-        self._thread = threading.Thread(target=self._run, daemon=True, name="spans")
-        self._thread.start()
+        self._backlog: Backlog[Pending] = Backlog(
+            self._send, "spans", most=MAX_PENDING, batch_size=MAX_BATCH, at_end=lambda: self._tell(force=True)
+        )
 
     def put(self, ended: Sequence[Pending]) -> None:
-        with self._news:
-            room = MAX_PENDING - len(self._pending)
-            self._pending.extend(ended[:room])
-            self._num_lost += max(0, len(ended) - room)
-            self._news.notify()
+        self._backlog.put(ended)
 
     def lose(self) -> None:
         """One request goes without spans."""
-        with self._news:
-            self._num_lost += 1
+        self._backlog.lose()
 
     def close(self, timeout: float) -> None:
         """Send what has come, within so many seconds; of the rest the number is told."""
-        with self._news:
-            self._is_closing = True
-            self._news.notify()
-        self._thread.join(timeout)
+        self._backlog.close(timeout)
         self._exporter.stop()
-        self._thread.join(min(timeout, STOP_SECONDS))
-
-    def _run(self) -> None:
-        while True:
-            with self._news:
-                while not self._pending and not self._is_closing:
-                    self._news.wait()
-                if not self._pending:
-                    break
-                batch = [self._pending.popleft() for _ in range(min(MAX_BATCH, len(self._pending)))]
-            self._send(batch)
-        self._tell(force=True)
+        self._backlog.close(min(timeout, STOP_SECONDS))
 
     def _send(self, batch: Sequence[Pending]) -> None:
         try:
@@ -99,17 +76,17 @@ class SpanSender:
             logger.exception("Spans of %d requests could not be made.", len(batch))
             reason = type(error).__name__
         if reason is not None:
-            with self._news:
-                self._num_lost += len(batch)
+            self._backlog.lose(len(batch))
         self._reason = reason or ""
         self._tell(force=False)
 
     def _tell(self, *, force: bool) -> None:
         """What is lost, once a while."""
-        if not self._num_lost or (self._clock() < self._quiet_until and not force):
+        if self._clock() < self._quiet_until and not force:
             return
-        with self._news:
-            lost, self._num_lost = self._num_lost, 0
+        lost = self._backlog.take_lost()
+        if not lost:
+            return
         self._quiet_until = self._clock() + REPEAT_SECONDS
         why = self._reason or "more came than could be sent"
         logger.warning("Spans of %d requests did not get to %s: %s", lost, self._exporter.url, why)

@@ -1,15 +1,14 @@
 """Continuous batching without paging, as Orca does it: sequences enter and leave at every step, and each has one piece
 of contiguous memory from its first step to its last."""
 
-from collections import deque
 from dataclasses import dataclass
 
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import StepOutcome, StopCheck
 from octavo.core.step import StepPlan, StepResult
 from octavo.sim.baselines.allocators import Piece
+from octavo.sim.baselines.line import PieceScheduler
 from octavo.sim.baselines.memory import Memory
-from octavo.sim.baselines.pieces import Pieces, PiecesDoor
 from octavo.sim.baselines.plans import PlannedRow, make_plan
 from octavo.sim.baselines.reservation import Reservation
 
@@ -28,41 +27,19 @@ class Resident:
         return self.written >= self.request.num_prompt_tokens
 
 
-class ContiguousScheduler:
-    """First come, first served: who does not fit keeps all others waiting. Nobody is ever preempted.
-
-    Budgets are spent as Octavo spends them: one token for each sequence that generates, then prompts in chunks, the
-    oldest first.
-    """
-
-    num_preemptions = 0
+class ContiguousScheduler(PieceScheduler):
+    """Budgets are spent as Octavo spends them: one token for each sequence that generates, then prompts in chunks, the
+    oldest first."""
 
     def __init__(self, memory: Memory, reservation: Reservation) -> None:
-        self.door = PiecesDoor(memory, reservation)
-        self._memory = memory
-        self._pieces = Pieces(memory, reservation)
-        self._waiting: deque[Request] = deque()
+        super().__init__(memory, reservation)
         self._resident: list[Resident] = []
         self._planned: list[PlannedRow] = []
-        self._num_steps = 0
         self._num_rows = 0
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self._waiting or self._resident)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
 
     @property
     def num_running(self) -> int:
         return len(self._resident)
-
-    @property
-    def is_blocked(self) -> bool:
-        """Is there no piece for the first in line?"""
-        return bool(self._waiting) and not self._pieces.can_take(self._waiting[0])
 
     @property
     def filled_slots(self) -> int:
@@ -72,16 +49,13 @@ class ContiguousScheduler:
     def held_slots(self) -> int:
         return sum(resident.piece.size for resident in self._resident)
 
-    def add(self, request: Request) -> None:
-        self._waiting.append(request)
-
     def schedule(self) -> StepPlan:
         """Spend one step's budget."""
         budget = self._memory.max_num_batched_tokens
         behind = [resident for resident in self._resident if not resident.is_decoding]
         self._planned = [self._plan_row(resident, 1) for resident in self._resident if resident.is_decoding]
         budget -= len(self._planned)
-        while budget and (oldest := behind.pop(0) if behind else self._admit()):
+        while budget and (oldest := behind.pop(0) if behind else self._admit_resident()):
             count = min(budget, oldest.request.num_prompt_tokens - oldest.written)
             self._planned.append(self._plan_row(oldest, count))
             budget -= count
@@ -110,15 +84,10 @@ class ContiguousScheduler:
         start, resident.written = resident.written, resident.written + count
         return PlannedRow(resident.request, resident.row_id, start, count, resident.is_decoding)
 
-    def _admit(self) -> Resident | None:
-        """The first in line, if there is a place for it."""
-        if not self._waiting or len(self._resident) >= self._memory.max_num_seqs:
+    def _admit_resident(self) -> Resident | None:
+        admitted = self._admit()
+        if admitted is None:
             return None
-        piece = self._pieces.take(self._waiting[0])
-        if piece is None:
-            return None
-        request = self._waiting.popleft()
-        request.move_to(Status.RUNNING)
         self._num_rows += 1
-        self._resident.append(Resident(request, piece, self._num_rows))
+        self._resident.append(Resident(*admitted, self._num_rows))
         return self._resident[-1]

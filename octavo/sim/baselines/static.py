@@ -1,48 +1,27 @@
 """Static batching: a batch is made of who is in line, and nobody enters or leaves before its longest answer ends."""
 
-from collections import deque
-
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import StepOutcome, StopCheck
 from octavo.core.step import StepPlan, StepResult
 from octavo.sim.baselines.allocators import Piece
+from octavo.sim.baselines.line import PieceScheduler
 from octavo.sim.baselines.memory import Memory
-from octavo.sim.baselines.pieces import Pieces, PiecesDoor
 from octavo.sim.baselines.plans import PlannedRow, make_plan
 from octavo.sim.baselines.reservation import Reservation
 
 
-class StaticScheduler:
+class StaticScheduler(PieceScheduler):
     """As many of those in line as there are pieces for. All prompts are padded to the longest and computed in one step;
     then every row computes a token a step, also those whose answer is whole: answers are returned together."""
 
-    num_preemptions = 0
-
     def __init__(self, memory: Memory, reservation: Reservation) -> None:
-        self.door = PiecesDoor(memory, reservation)
-        self._memory = memory
-        self._pieces = Pieces(memory, reservation)
-        self._waiting: deque[Request] = deque()
+        super().__init__(memory, reservation)
         self._batch: list[tuple[Request, Piece]] = []
         self._written = 0
-        self._num_steps = 0
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self._waiting or self._batch)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
 
     @property
     def num_running(self) -> int:
         return len(self._batch)
-
-    @property
-    def is_blocked(self) -> bool:
-        """Is there no piece for the first in line?"""
-        return bool(self._waiting) and not self._pieces.can_take(self._waiting[0])
 
     @property
     def filled_slots(self) -> int:
@@ -56,9 +35,6 @@ class StaticScheduler:
     @property
     def held_slots(self) -> int:
         return sum(piece.size for _, piece in self._batch)
-
-    def add(self, request: Request) -> None:
-        self._waiting.append(request)
 
     def schedule(self) -> StepPlan:
         """A new batch, or one more token of each row of this one."""
@@ -92,12 +68,8 @@ class StaticScheduler:
         return max((request.num_prompt_tokens for request, _ in self._batch), default=0)
 
     def _make_batch(self) -> None:
-        while self._waiting and len(self._batch) < self._memory.max_num_seqs:
-            piece = self._pieces.take(self._waiting[0])
-            if piece is None:
-                return
-            self._batch.append((self._waiting.popleft(), piece))
-            self._batch[-1][0].move_to(Status.RUNNING)
+        while admitted := self._admit():
+            self._batch.append(admitted)
 
     def _rows(self, start: int, count: int) -> list[PlannedRow]:
         return [PlannedRow(request, number, start, count, True) for number, (request, _) in enumerate(self._batch)]
