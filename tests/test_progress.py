@@ -1,11 +1,7 @@
 """The bar that a long call of ``LLM`` shows at a terminal, and nowhere else."""
 
 import io
-import os
-import pty
-import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -14,7 +10,7 @@ from octavo import progress
 from octavo.engine.messages import EngineOutputs, EngineStats, OutputDelta, RequestTimes
 from octavo.progress import CallProgress
 from tests.support.models import rand_model
-from tests.support.waiting import wait_until
+from tests.support.terminal import wait_until_shown
 
 
 class Terminal(io.StringIO):
@@ -62,20 +58,5 @@ llm.generate([[number] for number in range(1, 9)], SamplingParams(max_tokens=800
 
 
 def test_at_a_terminal(tmp_path: Path) -> None:
-    leader, follower = pty.openpty()
-    termios.tcsetwinsize(follower, (40, 120))
     command = [sys.executable, "-c", CALL.format(model=str(rand_model(tmp_path)))]
-    process = subprocess.Popen(command, stdin=follower, stderr=follower)
-    os.close(follower)
-    seen = bytearray()
-
-    def has_shown() -> bool:
-        seen.extend(os.read(leader, 65536))
-        return b"of the pool in use" in seen
-
-    try:
-        wait_until(has_shown)
-    finally:
-        process.terminate()
-        process.wait()
-        os.close(leader)
+    wait_until_shown(command, "of the pool in use", holds_output=False)

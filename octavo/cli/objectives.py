@@ -1,9 +1,22 @@
-"""Service-level objectives on a command line."""
+"""Service-level objectives on a command line, and what figures beside them are called in tables."""
 
 from collections.abc import Collection
 from typing import Any
 
 import click
+
+LATENCY_TITLES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2el": "end to end"}
+
+RATE_LINES = {
+    "prompt_tokens": "prompt tokens",
+    "output_tokens": "new tokens",
+    "requests_per_second": "requests/s",
+    "output_tokens_per_second": "new tokens/s",
+    "total_tokens_per_second": "all tokens/s",
+    "goodput": "goodput, requests/s",
+    "goodput_share": "goodput, share",
+}
+"""Key of a figure -> its line in a table, measured or simulated."""
 
 
 class Objectives(click.ParamType[dict[str, float]]):

@@ -10,7 +10,7 @@ import click
 from tqdm import tqdm
 
 from octavo.bench.traces import AZURE_TRACES, azure_path
-from octavo.cli.objectives import Objectives
+from octavo.cli.objectives import LATENCY_TITLES, RATE_LINES, Objectives
 from octavo.cli.picture import plot_option
 from octavo.cli.simulate_figure import figure_names, redraw
 from octavo.cli.simulate_picture import draw
@@ -51,13 +51,7 @@ LINES = {
     "seconds": "seconds",
     "busy_share": "share of them that steps took",
     "num_steps": "steps",
-    "prompt_tokens": "prompt tokens",
-    "output_tokens": "new tokens",
-    "requests_per_second": "requests/s",
-    "output_tokens_per_second": "new tokens/s",
-    "total_tokens_per_second": "all tokens/s",
-    "goodput": "goodput, requests/s",
-    "goodput_share": "goodput, share",
+    **RATE_LINES,
     "prefix_hit_tokens": "prompt tokens cached",
     "prefix_hit_share": "share of them",
     "num_preemptions": "preemptions",
@@ -72,7 +66,7 @@ LINES = {
     "waiting_max": "waiting, most",
 }
 
-TITLES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2el": "end to end", "queue": "in line"}
+TITLES = LATENCY_TITLES | {"queue": "in line"}
 """Of latencies, in milliseconds."""
 
 STEPS_A_LOOK = 64

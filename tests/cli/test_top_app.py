@@ -1,9 +1,6 @@
 """``octavo top`` on a terminal, driven by textual's own pilot; and its map as characters."""
 
 import importlib.util
-import os
-import pty
-import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
@@ -19,7 +16,8 @@ from octavo.cli.top_reader import Reading, ServerReader
 from octavo.core.errors import OctavoError
 from tests.support.fake_server import ServerProcess, running_real_server
 from tests.support.models import rand_model
-from tests.support.waiting import until, wait_until
+from tests.support.terminal import wait_until_shown
+from tests.support.waiting import until
 
 CODES = bytes([0, 1, 254, 255, 2, 3, 4, 6, 80])
 SIGNS = [FREE, CACHED, PINNED, PINNED, ACTIVE, ACTIVE, SHARED, WIDELY_SHARED, WIDELY_SHARED]
@@ -144,20 +142,6 @@ def test_it_reads_a_server(server: ServerProcess) -> None:
 def test_on_a_terminal(server: ServerProcess, flags: tuple[str, ...], shows: str) -> None:
     """By a pseudo terminal, as over SSH."""
     assert importlib.util.find_spec("textual")
-    leader, follower = pty.openpty()
     command = [sys.executable, "-m", "octavo", "top", server.url, "--api-key", "k", "--interval", "0.3", *flags]
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    seen = bytearray()
-
-    def has_shown() -> bool:
-        seen.extend(os.read(leader, 65536))
-        return shows in seen.decode(errors="replace")
-
-    try:
-        wait_until(has_shown)
-    finally:
-        process.terminate()
-        process.wait()
-        os.close(leader)
+    environment = {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    wait_until_shown(command, shows, holds_output=True, environment=environment)

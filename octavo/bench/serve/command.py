@@ -17,7 +17,7 @@ from octavo.bench.serve.plot import draw
 from octavo.bench.serve.server import counted, first_model, read_counters
 from octavo.bench.serve.workload import ARRIVALS, LENGTHS, POISSON, SYNTHETIC, Planned, Workload
 from octavo.cli.machine import machine_line
-from octavo.cli.objectives import Objectives
+from octavo.cli.objectives import LATENCY_TITLES, RATE_LINES, Objectives
 from octavo.cli.picture import plot_option
 from octavo.cli.table import json_option, print_table, write_json, write_text
 from octavo.core.errors import ConfigurationError
@@ -28,16 +28,10 @@ LINES = {
     "num_rejected": "rejected (429)",
     "num_errors": "other errors",
     "seconds": "seconds",
-    "prompt_tokens": "prompt tokens",
-    "output_tokens": "new tokens",
-    "requests_per_second": "requests/s",
-    "output_tokens_per_second": "new tokens/s",
-    "total_tokens_per_second": "all tokens/s",
-    "goodput": "goodput, requests/s",
-    "goodput_share": "goodput, share",
+    **RATE_LINES,
     **{
         f"{name}_{part}": f"{title} {part}, ms"
-        for name, title in {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2el": "end to end"}.items()
+        for name, title in LATENCY_TITLES.items()
         for part in ("mean", "p50", "p90", "p99")
     },
     "prefix_hit_percent": "prefix cache hits, %",

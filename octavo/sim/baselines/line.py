@@ -1,5 +1,6 @@
 """Who waits for a piece of memory: first come, first served, and who does not fit keeps all others waiting."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 
 from octavo.core.request import Request, Status
@@ -9,7 +10,7 @@ from octavo.sim.baselines.pieces import Pieces, PiecesDoor
 from octavo.sim.baselines.reservation import Reservation
 
 
-class PieceScheduler:
+class PieceScheduler(ABC):
     """What schedulers that give each request one piece of memory have in common. Nobody is ever preempted."""
 
     num_preemptions = 0
@@ -26,9 +27,9 @@ class PieceScheduler:
         return len(self._waiting)
 
     @property
+    @abstractmethod
     def num_running(self) -> int:
         """Requests that have a piece."""
-        raise NotImplementedError
 
     @property
     def has_work(self) -> bool:
