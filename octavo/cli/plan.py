@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from octavo.cli.cost_option import cost_model_option
 from octavo.cli.simulate import find_source
 from octavo.cli.table import json_option, print_table, write_json
 from octavo.cli.units import ByteSize, TokenCount, readable_bytes
 from octavo.core.errors import ConfigurationError
 from octavo.engine_args import KV_CACHE_DTYPES
-from octavo.sim.cost_text import DEFAULT, parse_costs
+from octavo.sim.cost_text import parse_costs
 from octavo.sim.planning.lengths import QUANTILES, draw_requests
 from octavo.sim.planning.plan import PREEMPTED_SHARE, Model, Plan, Wishes, make_plan
 from octavo.sim.traces.request import TracedRequest
@@ -91,7 +92,7 @@ class Case:
 @click.option("--prompt-lengths", type=Lengths(), help="Tokens of prompts at p50,p90,p99, instead of a trace.")
 @click.option("--output-lengths", type=Lengths(), help="Tokens of answers at p50,p90,p99.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second that have to be served.")
-@click.option("--cost-model", default=DEFAULT, show_default=True, help="How long a step takes, or a JSON file of it.")
+@cost_model_option
 @click.option("--num-requests", type=click.IntRange(1), default=NUM_REQUESTS, show_default=True, help="Simulated.")
 @click.option("--weight-bits", type=click.FloatRange(1, 64), help="Of a weight in memory.  [default: as loaded]")
 @click.option("--kv-cache-dtype", type=click.Choice(KV_DTYPES), default="float16", show_default=True)

@@ -10,6 +10,7 @@ import click
 from tqdm import tqdm
 
 from octavo.bench.traces import AZURE_TRACES, azure_path
+from octavo.cli.cost_option import cost_model_option
 from octavo.cli.objectives import LATENCY_TITLES, RATE_LINES, Objectives
 from octavo.cli.picture import plot_option
 from octavo.cli.simulate_figure import figure_names, redraw
@@ -25,7 +26,7 @@ from octavo.core.scheduler_types import (
     PolicySettings,
     SchedulerConfig,
 )
-from octavo.sim.cost_text import DEFAULT, parse_costs
+from octavo.sim.cost_text import parse_costs
 from octavo.sim.figures import PERCENTILES, figures, series
 from octavo.sim.recorder import OBJECTIVES, Recorder
 from octavo.sim.repeated import repeated
@@ -82,7 +83,7 @@ STEPS_A_LOOK = 64
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second, instead of a speed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Where times or lengths are drawn.")
 @click.option("--max-tokens", type=TokenCount(), help="What each asks for at most.  [default: as many as it got]")
-@click.option("--cost-model", default=DEFAULT, show_default=True, help="How long a step takes, or a JSON file of it.")
+@cost_model_option
 @click.option("--num-blocks", type=click.IntRange(1), default=8192, show_default=True, help="Blocks in the KV cache.")
 @click.option("--block-size", type=click.IntRange(1), default=16, show_default=True, help="Tokens in a block.")
 @click.option("--max-num-seqs", type=click.IntRange(1), default=256, show_default=True, help="Most sequences at once.")

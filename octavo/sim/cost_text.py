@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.core.errors import ConfigurationError
 from octavo.sim.costs import CostModel, LinearCosts, RooflineCosts, TableCosts
+from octavo.sim.published import SPLITWISE, published_costs
 
 FORMAT = 1
 """Of the JSON layout."""
@@ -19,12 +20,15 @@ DEFAULT = "linear:base=0.024,per_decode=0.0001,per_chunk_token=0.0001"
 
 
 def parse_costs(text: str) -> CostModel:
-    """``KIND:name=number,name=number``, or the path of a JSON file (``read_costs``).
+    """``KIND:name=number,name=number``, ``splitwise:NAME`` (``published_costs``), or the path of a JSON file
+    (``read_costs``).
 
     Raises:
         ConfigurationError: it is neither, in words that say why.
     """
     kind, colon, rest = text.partition(":")
+    if colon and kind == SPLITWISE:
+        return published_costs(rest)
     if not colon or kind not in KINDS:
         return read_costs(Path(text))
     if kind == "table":
@@ -48,7 +52,7 @@ def read_costs(path: Path) -> CostModel:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        kinds = ", ".join(KINDS)
+        kinds = ", ".join([*KINDS, f"{SPLITWISE}:NAME"])
         raise ConfigurationError(
             f"cannot read the cost model {path}: {error.strerror or error}; give a file, or one of {kinds} with its "
             f"parameters, such as {DEFAULT}"

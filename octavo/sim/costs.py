@@ -129,7 +129,7 @@ class RooflineCosts:
 class TableCosts:
     """Measured seconds with straight lines between them, and on beyond the last two: of a step of so many rows that
     decode (``decode``), and of one that computes so many tokens of prompts (``prefill``). What does both takes the sum,
-    less ``shared_seconds``, which each of them has (to read the weights).
+    less ``shared_seconds``, which each of them has (to read the weights), and never less than one of them alone.
 
     Tables are pairs of a count and seconds, in ascending order of the counts; two at least.
     """
@@ -141,7 +141,7 @@ class TableCosts:
     def step_seconds(self, work: StepWork) -> float:
         parts = ((self.decode, work.num_decodes), (self.prefill, work.chunk_tokens))
         seconds = [_interpolated(table, count) for table, count in parts if count]
-        return sum(seconds) - (self.shared_seconds if len(seconds) > 1 else 0.0)
+        return max(sum(seconds) - self.shared_seconds, *seconds) if len(seconds) > 1 else sum(seconds)
 
 
 def _interpolated(table: Sequence[tuple[float, float]], count: float) -> float:
