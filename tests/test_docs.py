@@ -21,6 +21,19 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert lost == []
 
 
+def sections_of(page: Path) -> set[str]:
+    """As the anchors of links name them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_section_that_is_linked_is_there(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    lost = [link for link in links if link[1] not in sections_of(page.parent / link[0] if link[0] else page)]
+    assert lost == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_make_command_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))

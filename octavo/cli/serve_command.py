@@ -50,7 +50,7 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
 @setting(
     "--api-key-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="YAML file of tenants, their keys and limits (docs/operations.md); read again at SIGHUP.",
+    help="YAML file of tenants, their keys and limits (docs/keys.md); read again at SIGHUP.",
 )
 @setting("--admin-key", help="Key for /dashboard, /admin and /debug; without one they are off.")
 @setting("--dashboard-text", is_flag=True, help="Let the dashboard show tokens and text of prompts and answers.")

@@ -8,7 +8,7 @@ import click
 PREFIX = "OCTAVO_"
 
 WITHOUT_FLAG = frozenset({"OCTAVO_CACHE", "OCTAVO_ISA"})
-"""Read where they are used; see docs/operations.md."""
+"""Read where they are used; see docs/settings.md."""
 
 
 def warn_of_unknown(environment: Mapping[str, str], commands: Iterable[click.Command]) -> None:

@@ -270,7 +270,7 @@ class RefusedRequest(Shape):
 
 
 class TracedRequest(Shape):
-    """``events``: what was decided, each with numbers of its own (docs/operations.md)."""
+    """``events``: what was decided, each with numbers of its own (docs/watching.md)."""
 
     id: str
     x_request_id: str | None

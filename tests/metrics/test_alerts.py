@@ -47,7 +47,7 @@ def test_the_cases_notice_an_alert_that_never_fires(name: str, tmp_path: Path) -
 
 def test_rules_name_series_and_sections_that_there_are() -> None:
     series = {name + suffix for name, (kind, _) in documented().items() for suffix in SUFFIXES[kind]}
-    docs = (ROOT / "docs" / "operations.md").read_text()
+    docs = (ROOT / "docs" / "metrics.md").read_text()
     titles = re.findall(r"^#+ (.+)$", docs, re.MULTILINE)
     sections = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
     for rule in alerts():

@@ -15,7 +15,7 @@ from octavo.metrics.lengths import QUANTILES, WINDOW_COUNT, WINDOW_SECONDS, Rece
 from octavo.metrics.prometheus import MAX_REASONS, EngineMetrics
 from tests.metrics.test_prometheus import scrape, value
 
-DOCS = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}
 

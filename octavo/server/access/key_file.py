@@ -1,4 +1,4 @@
-"""The file of ``--api-key-file``: tenants, their keys, and what each may send (docs/operations.md, "Keys")."""
+"""The file of ``--api-key-file``: tenants, their keys, and what each may send (docs/keys.md, "Keys")."""
 
 import hashlib
 import re

@@ -5,7 +5,7 @@ from octavo.server.answer_shapes import Shape
 
 
 class PoolEvent(Shape):
-    """``numbers``: by the names that the event's have (docs/operations.md)."""
+    """``numbers``: by the names that the event's have (docs/watching.md)."""
 
     request: str
     x_request_id: str | None
