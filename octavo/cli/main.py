@@ -66,6 +66,7 @@ COMMANDS = {
     "simulate": LazyCommand("octavo.cli.simulate:simulate", "Replay a trace through the scheduler, without a model."),
     "plan": LazyCommand("octavo.cli.plan:plan_command", "Plan the memory of a server before there is one."),
     "top": LazyCommand("octavo.cli.top:top", "Watch a running server."),
+    "doctor": LazyCommand("octavo.cli.doctor:doctor", "Say what is wrong with a server, and which setting to turn."),
     "bench": LazyCommand("octavo.cli.bench:bench", "Measure latency, throughput and memory."),
 }
 

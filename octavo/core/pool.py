@@ -32,7 +32,8 @@ class BlockPool:
     name stands for, and takes the name away when it is full.
 
     A block with no references is either on the free stack (contents worthless) or in the evictor (contents cached).
-    Both count as free: an allocation takes worthless blocks first and then evicts.
+    Both count as free: an allocation takes worthless blocks first and then evicts; ``num_evicted``
+    counts blocks that were.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class BlockPool:
         self.names: list[bytes | None] = [None] * num_blocks
         self.evictor: Evictor = make_evictor(self.names)
         self.num_shared = 0
+        self.num_evicted = 0
         self._free = list(range(num_blocks - 1, -1, -1))
         self._index: dict[bytes, int] = {}
         self._tails: set[int] = set()
@@ -227,6 +229,7 @@ class BlockPool:
     def _evict(self, count: int) -> list[int]:
         """Drop the contents of the ``count`` cached blocks that are worth least."""
         evicted = self.evictor.evict(count)
+        self.num_evicted += len(evicted)
         names, index = self.names, self._index
         dropped = [name for block_id in evicted if (name := names[block_id])]
         assert len(dropped) == len(evicted), "only cached blocks are in the evictor"

@@ -146,6 +146,7 @@ class EngineStats:
     block_bytes: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    num_evicted_blocks: int = 0
     num_preemptions: int = 0
     num_preempted_tokens: int = 0
     num_swaps: int = 0

@@ -60,6 +60,7 @@ def take_snapshot(scheduler: Scheduler, swaps: Swaps, endings: Endings, head_sin
         block_size=kv.config.block_size,
         prefix_queries=counters.prefix_queries,
         prefix_hits=counters.prefix_hits,
+        num_evicted_blocks=kv.pool.num_evicted,
         num_preemptions=counters.num_preemptions,
         num_preempted_tokens=counters.num_preempted_tokens,
         num_swaps=counters.num_swaps,

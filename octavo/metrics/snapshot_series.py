@@ -82,6 +82,8 @@ class SnapshotSeries:
         filled = stats.num_filled_slots / stats.num_slots if stats.num_slots else nan
         yield self.gauges("octavo:kv_blocks", "KV blocks by state.", "state", by_state)
         yield self.gauge("octavo:kv_blocks_total", "KV blocks in the pool.", stats.num_blocks)
+        yield self.gauge("octavo:kv_block_tokens", "Tokens in a KV block.", stats.block_size)
+        yield self.counter("octavo:evicted_blocks", "Cached KV blocks that made room.", stats.num_evicted_blocks)
         yield self.gauge("octavo:kv_blocks_allocatable", "KV blocks that a request could get now.", allocatable)
         yield self.gauge("octavo:admissible_prompt_tokens", "The longest prompt that would be admitted now.", longest)
         yield self.gauge("octavo:filled_slot_ratio", "Share of the slots in use that hold a token, 0 to 1.", filled)

@@ -276,6 +276,7 @@ def test_leaves_are_evicted_before_their_parents() -> None:
     assert kv.lookup_prefix(chain, [*tokens, 0]).num_tokens == 12
     _start(kv, 8)
     assert kv.lookup_prefix(chain, [*tokens, 0]).num_tokens == 8
+    assert kv.pool.num_evicted == 1
 
 
 def test_copied_from_block_is_held_until_its_step_lands() -> None:

@@ -59,7 +59,8 @@ def test_blocks_by_state() -> None:
         num_blocks=100, num_free_blocks=10, num_cached_blocks=20, num_idle_pinned_blocks=30, num_active_blocks=40,
         num_shared_blocks=7, num_pinned_blocks=35, num_allocatable_blocks=25, max_prompt_tokens=390, num_slots=640,
         num_filled_slots=600, num_saved_blocks=9, num_host_blocks=8, num_swapped_blocks=5, num_forked_tokens=12,
-        prefix_hits=34, swap_out_seconds=1.5, swap_in_seconds=0.5, swapped_out_blocks=3, block_bytes=10,
+        prefix_hits=34, swap_out_seconds=1.5, swap_in_seconds=0.5, swapped_out_blocks=3, block_bytes=10, block_size=16,
+        num_evicted_blocks=11,
     )  # fmt: skip
     metrics.observe(EngineOutputs(stats=stats), [])
     states = ("free", "cached", "pinned", "active", "shared", "swapped")
@@ -67,6 +68,8 @@ def test_blocks_by_state() -> None:
     assert value(metrics, "vllm:kv_cache_usage_perc") == 0.7
     assert value(metrics, "octavo:pinned_blocks") == 35
     assert value(metrics, "octavo:kv_blocks_allocatable") == 25
+    assert value(metrics, "octavo:kv_block_tokens") == 16
+    assert value(metrics, "octavo:evicted_blocks_total") == 11
     assert value(metrics, "octavo:admissible_prompt_tokens") == 390
     assert value(metrics, "octavo:filled_slot_ratio") == 600 / 640
     assert value(metrics, "octavo:sharing_saved_blocks") == 9

@@ -1,0 +1,1 @@
+"""What is wrong with a server, or with the requests that it gets, in sentences with numbers; pure reckoning."""
