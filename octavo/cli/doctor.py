@@ -1,37 +1,59 @@
-"""``octavo doctor``: what is wrong with a running server, and which setting to turn."""
+"""``octavo doctor``: what is wrong with a running server or with a trace, and which setting to turn."""
 
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from tqdm import tqdm
 
 from octavo.cli.doctor_report import as_json, print_report
+from octavo.cli.doctor_trace import examine_trace
 from octavo.cli.options import setting
 from octavo.cli.table import json_option, write_json
 from octavo.cli.top_reader import ServerReader
 from octavo.doctor.finding import Report
 from octavo.doctor.series import ServerSummary
 from octavo.doctor.server import examine_server
+from octavo.sim.traces.source import FORMATS
 
 SEVERE_EXIT_CODE = 3
 """1 and 2 say that the command could not do its work."""
 
 
 @click.command("doctor")
-@click.argument("source", metavar="URL")
+@click.argument("source", metavar="URL|TRACE")
 @setting("--api-key", help="The server's key; with the admin's, more can be told.")
 @click.option(
     "--interval", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two looks."
 )
+@click.option("--format", "format_", type=click.Choice(FORMATS), help="Of TRACE.  [default: as it looks]")
+@click.option("--lenient", is_flag=True, help="Leave out lines that are no requests, and count them.")
+@click.option("--limit", type=click.IntRange(1), help="Read so many requests at most.")
+@click.option("--num-blocks", type=click.IntRange(1), help="Blocks in the KV cache of the server that TRACE is for.")
+@click.option(
+    "--block-size", type=click.IntRange(1), help="Tokens in such a block.  [default: as the trace says, else 16]"
+)
 @json_option
-def doctor(source: str, api_key: str | None, interval: float, json_path: Path | None) -> None:
-    """Say what is wrong with the server at URL, which setting to turn, and what that would gain.
+def doctor(source: str, json_path: Path | None, **given: Any) -> None:
+    """Say what is wrong with the server at URL, or with the requests of TRACE, which setting to turn, and what that
+    would gain.
 
-    The exit code is 3 if something severe was found, else 0. docs/doctor.md says what is looked for.
+    TRACE is what octavo simulate reads, such as the log of octavo serve --record. The exit code is 3 if something
+    severe was found, else 0. docs/doctor.md says what is looked for.
     """
-    report = _examine_server(ServerReader(source, api_key, limit=1), interval)
+    if source.startswith(("http:", "https:")):
+        report = _examine_server(ServerReader(source, given["api_key"], limit=1), given["interval"])
+    else:
+        report = examine_trace(
+            source,
+            given["format_"],
+            lenient=given["lenient"],
+            limit=given["limit"],
+            num_blocks=given["num_blocks"],
+            block_size=given["block_size"],
+        )
     print_report(report)
     write_json(json_path, {"doctor": as_json(report)})
     if report.is_severe:

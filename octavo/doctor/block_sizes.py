@@ -1,7 +1,9 @@
 """How many tokens a block should have for sequences of known lengths."""
 
+from collections.abc import Iterable, Sequence
+
 from octavo.sim.cost_text import DEFAULT, parse_costs
-from octavo.sim.planning.block_size import BlockChoice, advised, block_choices
+from octavo.sim.planning.block_size import BLOCK_SIZES, BlockChoice, advised, block_choices
 from octavo.sim.traces.request import TracedRequest
 
 BATCH_SIZE = 256
@@ -11,10 +13,24 @@ WASTEFUL, VERY_WASTEFUL = 0.1, 0.3
 """Shares of the held slots that no token fills."""
 
 
-def advised_size(prompt: float, output: float) -> BlockChoice:
-    """As ``octavo plan`` advises it for sequences of such mean lengths, tokens."""
+def _choices(prompt: float, output: float, sizes: Iterable[int] = BLOCK_SIZES) -> list[BlockChoice]:
+    """As ``octavo plan`` has them for sequences of such mean lengths, tokens."""
     mean = TracedRequest(0.0, max(1, round(prompt)), max(1, round(output)))
-    return advised(block_choices([mean], parse_costs(DEFAULT), BATCH_SIZE))
+    return block_choices([mean], parse_costs(DEFAULT), BATCH_SIZE, sizes)
+
+
+def advised_size(prompt: float, output: float) -> BlockChoice:
+    return advised(_choices(prompt, output))
+
+
+def overheads(prompt: float, output: float, sizes: Iterable[int]) -> list[float]:
+    """Share of the time of a token that looking after blocks of each size takes."""
+    return [choice.overhead for choice in _choices(prompt, output, sizes)]
+
+
+def advised_of(choices: Sequence[BlockChoice]) -> BlockChoice:
+    """Of the sizes that Octavo advises at all."""
+    return advised([choice for choice in choices if choice.block_size in BLOCK_SIZES])
 
 
 def expected_waste(block_tokens: float, prompt: float, output: float) -> float:

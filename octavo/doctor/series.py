@@ -23,7 +23,7 @@ class Waits(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What happened in ``seconds``; since the server began if that is None. Of ``finished``, by reason, all have ended;
-    tokens are those of the series' own kinds (docs/operations.md)."""
+    tokens are those of the series' own kinds (docs/metrics.md)."""
 
     seconds: float | None
     finished: Mapping[str, float]

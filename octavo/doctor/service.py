@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 
+from octavo.doctor import lengths
 from octavo.doctor.finding import Finding, Severity, graded
 from octavo.doctor.memory import is_full
 from octavo.doctor.series import ServerSummary
-from octavo.doctor.words import number, share, times
+from octavo.doctor.words import number, share
 
 OLD_SECONDS, VERY_OLD_SECONDS = 10.0, 30.0
 FEW, MANY = 0.01, 0.05
 """Shares of requests that were refused or ended by their time."""
 
 MIN_REFUSED = 5
-LONG_TAIL = 10
-"""Times the median that the p99 of answers is."""
-
-LONG_ANSWER = 512
 MIN_DRAFTED, BAD_ACCEPTANCE, VAIN_SHARE = 1000, 0.25, 0.05
 MIN_WAITS, NO_BENEFIT = 20, 0.8
 
@@ -159,20 +156,10 @@ def failures(server: ServerSummary) -> Finding | None:
 
 def long_tail(server: ServerSummary) -> Finding | None:
     """A few answers are far longer than the others."""
-    lengths = server.outputs
-    if lengths is None or lengths.p99 < LONG_ANSWER or lengths.p99 < LONG_TAIL * lengths.p50:
+    if server.outputs is None:
         return None
-    return Finding(
-        "long-tail",
-        Severity.WARNING if server.counts.preemptions or is_full(server) else Severity.NOTE,
-        f"One answer in a hundred has {number(lengths.p99)} tokens or more, "
-        f"{times(lengths.p99 / max(1, lengths.p50))} the median of {number(lengths.p50)}: such hold their "
-        "blocks for longest.",
-        f"Bound max_tokens in the clients, at {number(lengths.p99)} or below (octavo:tenant_generation_tokens shows "
-        "whose they are).",
-        "Memory comes back sooner, and fewer requests are preempted or wait.",
-        {"p50": lengths.p50, "p99": lengths.p99},
-    )
+    is_pressed = server.counts.preemptions or is_full(server)
+    return lengths.long_tail(server.outputs.p50, server.outputs.p99, Severity.WARNING if is_pressed else Severity.NOTE)
 
 
 def drafts(server: ServerSummary) -> Finding | None:
