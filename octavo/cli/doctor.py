@@ -9,6 +9,7 @@ import click
 from tqdm import tqdm
 
 from octavo.cli.doctor_report import as_json, print_report
+from octavo.cli.doctor_text import TEXT, examine_text, is_text
 from octavo.cli.doctor_trace import examine_trace
 from octavo.cli.options import setting
 from octavo.cli.table import json_option, write_json
@@ -28,36 +29,38 @@ SEVERE_EXIT_CODE = 3
 @click.option(
     "--interval", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two looks."
 )
-@click.option("--format", "format_", type=click.Choice(FORMATS), help="Of TRACE.  [default: as it looks]")
+@click.option("--format", "format_", type=click.Choice((*FORMATS, TEXT)), help="Of TRACE.  [default: as it looks]")
 @click.option("--lenient", is_flag=True, help="Leave out lines that are no requests, and count them.")
 @click.option("--limit", type=click.IntRange(1), help="Read so many requests at most.")
 @click.option("--num-blocks", type=click.IntRange(1), help="Blocks in the KV cache of the server that TRACE is for.")
 @click.option(
     "--block-size", type=click.IntRange(1), help="Tokens in such a block.  [default: as the trace says, else 16]"
 )
+@click.option("--tokenizer", metavar="MODEL", help="Whose tokens prompts are compared by.  [default: characters]")
 @json_option
 def doctor(source: str, json_path: Path | None, **given: Any) -> None:
     """Say what is wrong with the server at URL, or with the requests of TRACE, which setting to turn, and what that
     would gain.
 
-    TRACE is what octavo simulate reads, such as the log of octavo serve --record. The exit code is 3 if something
+    TRACE is what octavo simulate reads, such as the log of octavo serve --record, or a file of prompts: JSON lines in
+    OpenAI's batch format, or with messages or a prompt each. The exit code is 3 if something
     severe was found, else 0. docs/doctor.md says what is looked for.
     """
     if source.startswith(("http:", "https:")):
         report = _examine_server(ServerReader(source, given["api_key"], limit=1), given["interval"])
     else:
-        report = examine_trace(
-            source,
-            given["format_"],
-            lenient=given["lenient"],
-            limit=given["limit"],
-            num_blocks=given["num_blocks"],
-            block_size=given["block_size"],
-        )
+        report = _examine_file(source, given)
     print_report(report)
     write_json(json_path, {"doctor": as_json(report)})
     if report.is_severe:
         sys.exit(SEVERE_EXIT_CODE)
+
+
+def _examine_file(trace: str, given: dict[str, Any]) -> Report:
+    name, reading = given["format_"], {"lenient": given["lenient"], "limit": given["limit"]}
+    if name == TEXT or (name is None and is_text(trace)):
+        return examine_text(trace, given["tokenizer"], **reading)
+    return examine_trace(trace, name, num_blocks=given["num_blocks"], block_size=given["block_size"], **reading)
 
 
 def _examine_server(reader: ServerReader, interval: float) -> Report:

@@ -71,3 +71,72 @@ def test_what_is_no_trace(content: str | None, message: str, tmp_path: Path) -> 
     result = run(path)
     assert result.exit_code == 1
     assert message in result.stderr
+
+
+SYSTEM = " ".join(f"Rule {number}: answer question {number} of the list in one sentence." for number in range(60))
+
+
+@pytest.fixture(params=["batch", "messages", "prompt"])
+def prompts(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Forty conversations whose system prompt begins with the time."""
+    lines = []
+    for number in range(40):
+        system = f"It is {8 + number // 6:02}:{10 * (number % 6):02}.\n{SYSTEM}"
+        fields: dict[str, object] = {"prompt": f"{system}\nWhat about {number}?"}
+        if request.param != "prompt":
+            user = {"role": "user", "content": [{"type": "text", "text": f"What about {number}?"}]}
+            fields = {"messages": [{"role": "system", "content": system}, user]}
+        if request.param == "batch":
+            fields = {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": fields}
+        lines.append(json.dumps(fields))
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_prompts_by_characters(prompts: Path, tmp_path: Path) -> None:
+    result = run(prompts, "--json", tmp_path / "out.json")
+    assert result.exit_code == 3, result.output
+    assert "severe (differing-field) A time that differs at character" in words(result)
+    assert '"08:00" or "08:10"' in words(result)
+    assert "--tokenizer MODEL counts tokens" in words(result)
+    assert "What about" not in result.stdout
+    assert "Rule 1" not in result.stdout
+    (finding,) = json.loads((tmp_path / "out.json").read_text())["figures"]["doctor"]["findings"]
+    assert finding["figures"]["lost_each"] == pytest.approx(len(SYSTEM) + len("\nWhat about "), abs=20)
+
+
+def test_prompts_by_the_tokens_of_a_model(prompts: Path, smollm2_path: Path, tmp_path: Path) -> None:
+    result = run(prompts, "--tokenizer", smollm2_path, "--json", tmp_path / "out.json")
+    assert result.exit_code == 3, result.output
+    (finding,) = json.loads((tmp_path / "out.json").read_text())["figures"]["doctor"]["findings"]
+    assert finding["figures"]["kind"] == "a time"
+    assert finding["figures"]["start"] < 20
+    assert finding["figures"]["column"] == len("It is ") + 1
+    assert 60 * 13 < finding["figures"]["lost_each"] < 60 * 20
+    assert "characters, about four" not in words(result)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nonsense", "line 41 of"),
+        ('{"prompt": [1, 2]}', "prompt is no text"),
+        ('{"text": "x"}', "there is neither messages nor prompt"),
+        ('{"messages": []}', "messages is no list of messages"),
+        ('{"messages": ["x"]}', "a message is no JSON object with a role"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "the content of a message is no text"),
+        ('{"messages": [{"role": "user", "content": ""}]}', "messages is without any text"),
+        ('{"body": 3}', "body is no JSON object"),
+    ],
+)
+def test_lines_that_are_no_prompts(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'{{"prompt": "{SYSTEM}"}}\n' * 40 + line + "\n")
+    refused = run(path)
+    assert refused.exit_code == 1
+    assert message in refused.stderr
+    told = run(path, "--lenient")
+    assert told.exit_code == 0, told.output
+    assert "Left out: 1 lines of the trace" in words(told)
+    assert "Nothing is wrong with" in words(told)
