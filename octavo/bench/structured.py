@@ -61,26 +61,30 @@ CONSTRAINTS: dict[str, dict[str, Any] | None] = {
 
 
 def measure_steps(engine: EngineLoop, batch: Batch, num_iters: int) -> list[dict[str, object]]:
-    """The median step of each of ``CONSTRAINTS``, taken in turns."""
+    """The median step of each of ``CONSTRAINTS``, taken in turns; what it takes more is the median of the turns'
+    ratios, which a machine that becomes slower in between does not change."""
     batches = {name: replace(batch, structured_outputs=asked) for name, asked in CONSTRAINTS.items()}
     for each in batches.values():
         _compile(engine, each)
-    seconds: dict[str, list[float]] = {name: [] for name in batches}
+    seconds: dict[str, list[float]] = {name: [] for name in batches}  # the median step of each turn
     for turn in range(num_iters + 1):
         for name, each in batches.items():
             timing = time_batch(engine, each, random.Random(0))
             if turn:  # the first one warms up
-                seconds[name] += [step.seconds for step in timing.steps]
-    plain = median(seconds["none"])
+                seconds[name].append(median(step.seconds for step in timing.steps))
     return [
         {
             "batch_size": batch.batch_size,
             "constraint": name,
             "milliseconds_per_step": 1e3 * median(each),
-            "more_percent": 100 * (median(each) / plain - 1) if name != "none" else None,
+            "more_percent": 100 * median(_more(each, seconds["none"])) if name != "none" else None,
         }
         for name, each in seconds.items()
     ]
+
+
+def _more(each: Sequence[float], plain: Sequence[float]) -> list[float]:
+    return [with_form / without - 1 for with_form, without in zip(each, plain, strict=True)]
 
 
 def _compile(engine: EngineLoop, batch: Batch) -> None:
@@ -108,7 +112,7 @@ def measure_schemas(path: Path, model: str) -> Sequence[dict[str, object]]:
 @click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True, help="Sequences at once.")
 @click.option("--input-len", type=click.IntRange(1), default=32, show_default=True, help="Tokens of each prompt.")
 @click.option("--output-len", type=click.IntRange(2), default=128, show_default=True, help="Tokens of each answer.")
-@click.option("--num-iters", type=click.IntRange(1), default=3, show_default=True, help="Runs counted.")
+@click.option("--num-iters", type=click.IntRange(1), default=5, show_default=True, help="Turns counted.")
 @json_option
 @engine_options_with(speculation="off")
 def structured(
