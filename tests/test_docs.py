@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.server import admin, chat, completions, embeddings, system, tokenize
+from octavo.server import admin, completions, embeddings, system, tokenize
+from octavo.server.chat import routes as chat
 from octavo.server.messages import routes as messages
 from octavo.server.responses import routes as responses
 

@@ -1,15 +1,16 @@
 """What the text of an answer must be: a constraint, as clients ask for it and as the engine keeps it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from octavo.core.errors import InvalidRequestError, shown
 
-ConstraintKind = Literal["json_schema", "regex", "grammar", "choice"]
+ConstraintKind = Literal["json_schema", "regex", "grammar", "choice", "form_or_calls"]
 
-CONSTRAINT_KINDS: tuple[ConstraintKind, ...] = get_args(ConstraintKind)
+CONSTRAINT_KINDS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "grammar", "choice")
+"""Those that a client may ask for by name."""
 
 ANY_OBJECT = '{"type":"object"}'
 """The schema of all JSON objects."""
@@ -26,8 +27,8 @@ class StructuredLimits:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """``text``: a JSON schema or a list of choices, as JSON; a regular expression; or a grammar, in EBNF or Lark's
-    form. Plain data: it can be a key, and crosses between processes as it is.
+    """``text``: a JSON schema or a list of choices, as JSON; a regular expression; a grammar, in EBNF or Lark's form;
+    or see ``form_or_calls``. Plain data: it can be a key, and crosses between processes as it is.
 
     ``nesting``: levels of the schema; None: the text was not looked at yet."""
 
@@ -112,6 +113,13 @@ def choices(texts: Any, param: str) -> Constraint:
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise InvalidRequestError(f"{param} must be a list of one or more texts, got {shown(texts)}", param)
     return _looked_at("choice", _dumped(list(texts), param))
+
+
+def form_or_calls(form: Constraint, rules: str, marks: Sequence[str], param: str) -> Constraint:
+    """A text of this form, or else calls. ``rules``: in Lark's form, of which ``calls`` is a text of calls, and
+    ``mark_0`` and so on are ``marks``, each as a control token where the vocabulary has it as one."""
+    parts = {"form": {"kind": form.kind, "text": form.text}, "calls": rules, "marks": list(marks)}
+    return Constraint("form_or_calls", _dumped(parts, param), form.nesting or 0)
 
 
 def _looked_at(kind: ConstraintKind, text: str, schema: Any = None) -> Constraint:

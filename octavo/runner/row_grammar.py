@@ -53,7 +53,7 @@ class RowGrammar:
         self._compiled = compiled
         self._matcher: LLMatcher = compiled.new_matcher()
         self._tokens: list[int] = []
-        self._text_bits = vocabulary.text_bits
+        self._text_bits = compiled.text_bits
         self._texts = vocabulary.texts
         self._memory = compiled.memory
         self._left: Node | None = None

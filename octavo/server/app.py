@@ -6,8 +6,9 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from octavo.server import admin, chat, completions, embeddings, openapi, system, tokenize
+from octavo.server import admin, completions, embeddings, openapi, system, tokenize
 from octavo.server.access.gate import Gate
+from octavo.server.chat import routes as chat
 from octavo.server.errors import install_error_handlers
 from octavo.server.messages import routes as messages
 from octavo.server.responses import routes as responses

@@ -10,8 +10,10 @@ from octavo.core.errors import ConfigurationError
 from octavo.loading.interface import Tokenizer
 from octavo.server.reasoning import REASONING_PARSERS, ReasoningMarks
 from octavo.server.tools import hermes, llama3, mistral, pythonic, qwen3_coder
-from octavo.server.tools.json_calls import read_json_calls
+from octavo.server.tools.json_calls import json_rules, read_json_calls
 from octavo.server.tools.parser import Syntax
+from octavo.server.tools.qwen3_coder_rules import qwen3_coder_rules
+from octavo.server.tools.rules import Rules
 
 logger = logging.getLogger(__name__)
 
@@ -30,22 +32,31 @@ def _short_call_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolDialect:
-    """``markers``: what calls are written with; control tokens in some vocabularies. ``make_id``: the id of a call."""
+    """``rules``: what calls are, where an answer has to be calls or of a form; ``openings``: what those begin with.
+    ``markers``: what calls are written with; control tokens in some vocabularies. ``make_id``: the id of a call."""
 
     syntax: Syntax
+    rules: Rules
+    openings: tuple[str, ...]
     markers: tuple[str, ...] = ()
     make_id: Callable[[], str] = new_call_id
 
 
-_PYTHONIC = ToolDialect(pythonic.read_pythonic, (pythonic.START, pythonic.END))
-_QWEN3_CODER = ToolDialect(qwen3_coder.read_qwen3_coder, (hermes.OPEN, hermes.CLOSE))
+_PYTHONIC = ToolDialect(
+    pythonic.read_pythonic, pythonic.pythonic_rules, ("[", pythonic.START), (pythonic.START, pythonic.END)
+)
+_QWEN3_CODER = ToolDialect(qwen3_coder.read_qwen3_coder, qwen3_coder_rules, (hermes.OPEN,), (hermes.OPEN, hermes.CLOSE))
 
 TOOL_PARSERS: Mapping[str, ToolDialect] = {
-    "hermes": ToolDialect(hermes.read_hermes, (hermes.OPEN, hermes.CLOSE)),
-    "json": ToolDialect(read_json_calls),
-    "llama3_json": ToolDialect(llama3.read_llama3, (llama3.TAG,)),
+    "hermes": ToolDialect(hermes.read_hermes, hermes.hermes_rules, (hermes.OPEN,), (hermes.OPEN, hermes.CLOSE)),
+    "json": ToolDialect(read_json_calls, json_rules, ("{", "[")),
+    "llama3_json": ToolDialect(llama3.read_llama3, llama3.llama3_rules, ("{", llama3.TAG), (llama3.TAG,)),
     "mistral": ToolDialect(
-        mistral.read_mistral, (mistral.MARKER, mistral.CALL_ID, mistral.ARGS), make_id=_short_call_id
+        mistral.read_mistral,
+        mistral.mistral_rules,
+        (mistral.MARKER,),
+        (mistral.MARKER, mistral.CALL_ID, mistral.ARGS),
+        make_id=_short_call_id,
     ),
     "pythonic": _PYTHONIC,
     "llama4_pythonic": _PYTHONIC,

@@ -11,7 +11,7 @@ from octavo.engine.traces import MAX_REQUESTS
 from octavo.server import answer_shapes as shapes
 from octavo.server.admin import PinRequest
 from octavo.server.answers import json_response
-from octavo.server.chat import ChatRequest
+from octavo.server.chat.request import ChatRequest
 from octavo.server.completions import CompletionRequest
 from octavo.server.context import server_state
 from octavo.server.embeddings import EmbeddingRequest

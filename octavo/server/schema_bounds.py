@@ -5,10 +5,10 @@ from typing import Any
 
 from octavo.core.sampling_params import SEED_LIMIT
 from octavo.engine.intake import PRIORITY_LIMIT
+from octavo.server.chat.tool_choice import MAX_NAME_CHARACTERS
 from octavo.server.keeping import MARK_SECONDS
 from octavo.server.limits import ServerLimits
 from octavo.server.queueing.timing import MOST_MS
-from octavo.server.tool_choice import MAX_NAME_CHARACTERS
 from octavo.server.truncation import AS_MANY_AS_FIT
 
 Schema = dict[str, Any]

@@ -11,6 +11,7 @@ from octavo.server.errors import ApiError
 from octavo.server.queueing.fair_turns import FairTurns
 from octavo.server.queueing.timing import Timing
 from octavo.server.sampling import GUIDED_FIELDS, ResponseFormat, SamplingFields
+from octavo.server.tools.closed_schema import closed
 from octavo.structured.checker import ConstraintChecker
 
 NUM_THREADS = 2
@@ -57,7 +58,7 @@ def _asked(fields: SamplingFields) -> dict[str, Any]:
 
 
 def _of_response_format(form: ResponseFormat) -> Constraint:
-    """``strict`` makes no difference: what is sent is followed to the letter, or refused."""
+    """What is sent is followed to the letter, or refused; ``strict`` closes objects that leave open what they hold."""
     name = "response_format"
     if form.type == "json_object":
         return json_schema(ANY_OBJECT, name)
@@ -68,6 +69,10 @@ def _of_response_format(form: ResponseFormat) -> Constraint:
     schema = None if form.json_schema is None else form.json_schema.schema
     if not isinstance(schema, dict | bool):
         raise InvalidRequestError("response_format.json_schema.schema must be a JSON schema.", name)
+    if form.json_schema is not None and form.json_schema.strict and isinstance(schema, dict):
+        schema = closed(schema)
+    if form.json_schema is not None and form.json_schema.strict and isinstance(schema, dict):
+        schema = closed(schema)
     return json_schema(schema, name)
 
 

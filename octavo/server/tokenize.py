@@ -9,12 +9,12 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.token_ids import check_token_ids
 from octavo.server.answers import json_response
 from octavo.server.body import read_request_body
+from octavo.server.chat.tool_choice import shown_tools
+from octavo.server.chat.tool_messages import with_parsed_arguments
 from octavo.server.context import check_model, server_state
 from octavo.server.prompts import Prompt, check_messages, encode_messages, encode_text, in_text_thread, template_options
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
-from octavo.server.tool_choice import shown_tools
-from octavo.server.tool_messages import with_parsed_arguments
 
 router = APIRouter()
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import Constraint, ConstraintKind
-from octavo.structured.grammar import grammar_text
+from octavo.structured.grammar import form_of, grammar_text, marks_of
 from octavo.structured.mask_memory import mask_memory
-from octavo.structured.vocabulary import Vocabulary
+from octavo.structured.vocabulary import Bits, Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
@@ -37,6 +37,7 @@ QUICK_SECONDS = 0.05
 class CompiledGrammar:
     """Gives out matchers, each at the beginning of a text. They share what they find out about the grammar, and its
     bound: where one has met that, the others have, too. ``is_spent``: so it is, and no other was made of it.
+    ``text_bits``: of the tokens that may be part of a text, with the control tokens that the grammar names.
     ``memory``: masks that were found before, where they can be told apart.
 
     Raises:
@@ -49,6 +50,7 @@ class CompiledGrammar:
         self._constraint = constraint
         start = time.thread_time()
         self._matcher = compile_grammar(constraint, vocabulary)
+        self.text_bits = text_bits(constraint, vocabulary)
         self.memory = mask_memory(constraint, vocabulary)
         self._num_renewals_left = MAX_RENEWALS if time.thread_time() - start <= QUICK_SECONDS else 0
 
@@ -138,15 +140,21 @@ def compile_grammar(constraint: Constraint, vocabulary: Vocabulary) -> "LLMatche
     """
     from llguidance import LLMatcher
 
-    grammar = LLMatcher.grammar_from_lark(grammar_text(constraint))
-    matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=matcher_limits(constraint.kind))
+    grammar = LLMatcher.grammar_from_lark(grammar_text(constraint, vocabulary.control_ids))
+    matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=matcher_limits(form_of(constraint).kind))
     _check(matcher)
     beginning = matcher.deep_copy()
     bits = np.frombuffer(beginning.compute_bitmask(), dtype=np.uint32)
     _check(beginning)
-    if not (bits & vocabulary.text_bits).any() and not matcher.is_accepting():
+    if not (bits & text_bits(constraint, vocabulary)).any() and not matcher.is_accepting():
         raise InvalidRequestError(_NO_TEXT)
     return matcher
+
+
+def text_bits(constraint: Constraint, vocabulary: Vocabulary) -> Bits:
+    """Of the tokens that may be part of a text of the grammar."""
+    marks = [token_id for mark in marks_of(constraint) for token_id in vocabulary.control_ids(mark)]
+    return vocabulary.text_bits | vocabulary.bits_of(marks) if marks else vocabulary.text_bits
 
 
 _NO_TEXT = "no text fits it"

@@ -2,55 +2,73 @@
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import Constraint
+from octavo.structured.lark import escaped, exactly, json_text, one_of
 
 OPTIONS = '%llguidance {"no_forcing": true}\n'
 """Any token may come whose text fits. The library would rather pick the one way to spell a text that can only go on so,
 and ask the tokenizer for it: a call into Python, from the thread that fills masks beside a step."""
 
-WHITE_SPACE = r"[ \t]|\r?\n[ \t]{0,64}"
-"""What may stand between the parts of a JSON text: bounded, or a model that likes blanks never comes to an end."""
-
-_JSON_OPTIONS = {"whitespace_pattern": WHITE_SPACE, "whitespace_flexible": True, "lenient": False}
-
 _OWN_OPTIONS = re.compile(r"%llguidance|x-guidance")
 
 
-def grammar_text(constraint: Constraint) -> str:
+ControlIds = Callable[[str], Iterable[int]]
+"""The control tokens that are spelled so."""
+
+
+def grammar_text(constraint: Constraint, control_ids: ControlIds) -> str:
     """
     Raises:
         InvalidRequestError: it can be told without compiling that there is no such grammar.
     """
+    if constraint.kind == "form_or_calls":
+        return OPTIONS + _form_or_calls(json.loads(constraint.text), control_ids)
+    return OPTIONS + _rules(constraint)
+
+
+def form_of(constraint: Constraint) -> Constraint:
+    """The constraint itself, or what it is where the text has no calls."""
+    return Constraint(**json.loads(constraint.text)["form"]) if constraint.kind == "form_or_calls" else constraint
+
+
+def marks_of(constraint: Constraint) -> Iterable[str]:
+    """The texts in it that may be control tokens."""
+    return json.loads(constraint.text)["marks"] if constraint.kind == "form_or_calls" else ()
+
+
+def _form_or_calls(parts: dict[str, Any], control_ids: ControlIds) -> str:
+    """The form stays a grammar of its own, so that names of its rules are not those of the calls."""
+    form = _rules(Constraint(**parts["form"]))
+    marks = [f"mark_{number}: {_mark(text, control_ids)}" for number, text in enumerate(parts["marks"])]
+    return "\n".join(["start: form | calls", f"form: %lark {{\n{form}\n}}", *marks, parts["calls"]])
+
+
+def _mark(text: str, control_ids: ControlIds) -> str:
+    ids = sorted(control_ids(text))
+    return one_of(*(f"<[{token_id}]>" for token_id in ids)) if ids else exactly(text)
+
+
+def _rules(constraint: Constraint) -> str:
     match constraint.kind:
         case "json_schema":
-            return OPTIONS + "start: " + _json(json.loads(constraint.text))
+            return "start: " + json_text(json.loads(constraint.text))
         case "choice":
-            return OPTIONS + _choice(json.loads(constraint.text))
+            return _choice(json.loads(constraint.text))
         case "regex":
-            return OPTIONS + f"start: /{_regex(constraint.text)}/"
-        case "grammar":
-            return OPTIONS + _grammar(constraint.text)
-
-
-def _json(schema: dict[str, Any]) -> str:
-    return "%json " + json.dumps(schema | {"x-guidance": _JSON_OPTIONS}, ensure_ascii=False)
+            return f"start: /{_regex(constraint.text)}/"
+        case _:
+            return _grammar(constraint.text)
 
 
 def _choice(texts: list[str]) -> str:
     """One token of the grammar for all texts: as one token each, a few thousand are more than can be followed. No
     token is empty, so the empty text is none of them."""
-    written = "|".join(_escaped(text) for text in dict.fromkeys(texts) if text)
+    written = "|".join(escaped(text) for text in dict.fromkeys(texts) if text)
     return "start: " + " | ".join(([f"/{written}/"] if written else []) + (['""'] if "" in texts else []))
-
-
-def _escaped(text: str) -> str:
-    """A regular expression for exactly this text, on one line, without a slash."""
-    return "".join(
-        character if character.isalnum() and character.isascii() else f"\\x{{{ord(character):X}}}" for character in text
-    )
 
 
 def _regex(pattern: str) -> str:

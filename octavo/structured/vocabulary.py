@@ -1,6 +1,6 @@
 """A vocabulary as the library needs it, and which of its tokens are text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -65,15 +65,20 @@ class Vocabulary:
         wrapper: Any = _Wrapper(texts)
         self.tokenizer = LLTokenizer(wrapper)
         self.num_words = -(-(width + 1) // 32)
-        self.text_bits = self._bits(token_id for token_id, text in enumerate(texts) if text)
+        self.text_bits = self.bits_of(token_id for token_id, text in enumerate(texts) if text)
 
     def ids_of(self, text: str) -> frozenset[int]:
         """The tokens that are spelled so, special ones among them."""
         wanted = text.encode()
-        found = {token_id for token_id, each in self.special_texts.items() if each == wanted}
-        return frozenset(found.union(token_id for token_id, each in enumerate(self.texts) if each == wanted))
+        plain = frozenset(token_id for token_id, each in enumerate(self.texts) if each == wanted)
+        return plain | self.control_ids(text)
 
-    def _bits(self, token_ids: Any) -> Bits:
+    def control_ids(self, text: str) -> frozenset[int]:
+        """The special tokens that are spelled so."""
+        wanted = text.encode()
+        return frozenset(token_id for token_id, each in self.special_texts.items() if each == wanted)
+
+    def bits_of(self, token_ids: Iterable[int]) -> Bits:
         bits = np.zeros(32 * self.num_words, dtype=np.uint8)
         bits[list(token_ids)] = 1
         return np.packbits(bits, bitorder="little").view(np.uint32)

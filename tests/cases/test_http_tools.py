@@ -39,14 +39,14 @@ def chat(client: openai.OpenAI, messages: Any = None, **more: Any) -> Any:
     return client.chat.completions.create(model=MODEL, messages=asked, extra_body=body).choices[0]
 
 
-def check_calls(client: openai.OpenAI, content: str | None) -> None:
+def check_calls(client: openai.OpenAI, content: str | None, **more: Any) -> None:
     messages: Any = [{"role": "user", "content": "hello"}]
     fields: Any = {
         "model": MODEL,
         "messages": messages,
         "tools": [TOOL],
         "extra_body": {"add_generation_prompt": False},
-    }
+    } | more
     (choice,) = client.chat.completions.create(**fields).choices
     (call,) = choice.message.tool_calls or []
     assert call.type == "function"
@@ -79,6 +79,15 @@ def test_b42_markers_that_are_control_tokens(tmp_path: Path) -> None:
     with serving(script.path) as client:
         check_calls(client, None)
         assert chat(client).message.content == "\n" + CALL
+        check_calls(client, None, response_format={"type": "json_object"})
+
+
+def test_beside_tools_an_answer_of_a_form_is_still_possible(tmp_path: Path) -> None:
+    script = script_model(tmp_path, chain(['{"q": [', '"<tool_call>"', "]}"]), options=OPTIONS)
+    with serving(script.path) as client:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": ["q"]}}}
+        said = chat(client, tools=[TOOL], response_format=form)
+        assert (said.message.content, said.message.tool_calls) == ('{"q": ["<tool_call>"]}', None)
 
 
 def test_a_template_that_opens_the_thinking(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.structured import Thinking
+from octavo.core.structured import Thinking, form_or_calls, json_schema
 from octavo.engine.messages import EngineStats, OutputDelta
+from octavo.server.dialect import TOOL_PARSERS
+from octavo.server.tools.callee import Callee
 from tests.support.driving import Answer, Driver, Job, all_bits, at_steps, run_apart
 from tests.support.models import RAND_VOCAB, rand_model
 from tests.support.parity import random_ids
@@ -57,7 +60,7 @@ def mixed_jobs() -> list[Job]:
             max_tokens=30 + index, logprobs=2, structured_outputs=KINDS[index % len(KINDS)], **draws[index % len(draws)]
         )
         jobs.append(Job(random_ids(3 + 4 * index, RAND_VOCAB - 8, seed=index), params))
-    return jobs + thinking_jobs()
+    return jobs + thinking_jobs() + calling_jobs()
 
 
 def thinking_jobs() -> list[Job]:
@@ -73,6 +76,21 @@ def thinking_jobs() -> list[Job]:
             **draws[index % 2],
         )
         jobs.append(Job(random_ids(20 + index, RAND_VOCAB - 8, seed=90 + index), params))
+    return jobs
+
+
+def calling_jobs() -> list[Job]:
+    """Six more, which may be calls or of a form."""
+    dialect = TOOL_PARSERS["hermes"]
+    parameters = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "additionalProperties": False}
+    rules = dialect.rules([Callee("f", parameters, is_strict=True)], False)
+    asked = form_or_calls(json_schema(ROWS, ""), rules, dialect.markers, "")
+    draws: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 1.0, "seed": 9, "n": 3}]
+    jobs = []
+    for index in range(6):
+        likely = {ord("<"): 4.0} if index % 3 else {}
+        params = SamplingParams(max_tokens=90, structured_outputs=asked, logit_bias=likely or None, **draws[index % 2])
+        jobs.append(Job(random_ids(9 + index, RAND_VOCAB - 8, seed=70 + index), params))
     return jobs
 
 
@@ -120,6 +138,20 @@ def test_after_the_thinking_comes_the_form(alone: list[list[Answer]]) -> None:
                 assert isinstance(json.loads(text), list) if text.startswith("[") else re.fullmatch("(xy|z){2,9}", text)
     assert num_thought > 3
     assert num_answers > 3
+
+
+def test_a_text_is_calls_or_of_the_form(alone: list[list[Answer]]) -> None:
+    kinds = Counter[bool]()
+    for job, answers in zip(JOBS, alone, strict=True):
+        if job.params.constraint is None or job.params.constraint.kind != "form_or_calls":
+            continue
+        for answer in (each for each in answers if each.finish_reason == "stop"):
+            calls = re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", answer.text, re.DOTALL)
+            kinds[bool(calls)] += 1
+            read = [json.loads(call) for call in calls] or json.loads(answer.text)
+            assert all(call["name"] == "f" and set(call["arguments"]) <= {"a"} for call in read if calls)
+    assert kinds[True] > 1
+    assert kinds[False] > 1
 
 
 def test_logprobs_stay_those_of_the_model(alone: list[list[Answer]]) -> None:

@@ -10,8 +10,8 @@ from llguidance import LLMatcher, LLTokenizer
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import Constraint
-from octavo.server.forced_calls import forced_constraint
-from octavo.server.tool_choice import ToolUse
+from octavo.server.chat.forced_calls import forced_constraint
+from octavo.server.chat.tool_choice import ToolUse
 from tests.server.test_tools import TOOLS, ask, stream, tool
 from tests.support.fake_engine import MODEL
 from tests.support.fake_server import ServerProcess, running_server
@@ -145,14 +145,41 @@ def test_how_it_is_read(api: openai.OpenAI, cut: str | int) -> None:
     assert stream(api, ' {"a": 1}\n', cut, tool_choice=ADD) == said
 
 
-def test_an_answer_of_a_form_is_content(api: openai.OpenAI) -> None:
-    """Though this model would be thinking from the first token on, and may call."""
-    text = '{"name": "add", "arguments": {}}'
-    for fields in ({}, {"tools": openai.omit}):
-        form: Any = {"type": "json_object"}
-        said = ask(api, text, response_format=form, **fields)
-        assert (said.content, said.calls, said.reason) == (text, [], "stop")
-        assert stream(api, text, response_format=form, **fields) == said
+FORM: Any = {"type": "json_object"}
+BAD_FORM: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": 5}}}
+BAD_TOOL = tool("f", parameters={"properties": {"a": {"type": 5}}}, strict=True)
+
+
+def test_an_answer_of_a_form_is_content_and_beside_tools_it_may_be_calls(api: openai.OpenAI) -> None:
+    """Though this model would be thinking from the first token on. The first thing in the text decides."""
+    call, text = '{"name": "add", "arguments": {}}', '{"a": [{"name": "add", "arguments": {}}]}'
+    without: dict[str, Any] = {"tools": openai.omit}
+    none: dict[str, Any] = {"tool_choice": "none"}
+    for written, fields in ((call, without), (call, none), (text, {}), (text, without), (f"[{text}]", {})):
+        said = ask(api, written, response_format=FORM, **fields)
+        assert (said.content, said.calls, said.reason) == (written, [], "stop")
+        assert stream(api, written, response_format=FORM, **fields) == said
+    for written in (call, f"<think>Hm.</think>{call}"):
+        said = ask(api, written, response_format=FORM)
+        assert (said.content, said.calls, said.reason) == (None, [("add", "{}")], "tool_calls")
+        assert stream(api, written, response_format=FORM) == said
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": BAD_FORM}, "response_format"),
+        ({"extra_body": {"structured_outputs": {"regex": "["}}}, "structured_outputs"),
+        ({"response_format": FORM, "tools": [BAD_TOOL]}, "tools"),
+        ({"response_format": FORM, "tools": [tool("f", parameters={"type": "array"})]}, "tools"),
+    ],
+    ids=lambda value: repr(value)[:80],
+)
+def test_which_of_a_form_and_tools_cannot_be_had(api: openai.OpenAI, fields: dict[str, Any], param: str) -> None:
+    messages: Any = [{"role": "user", "content": "x"}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        api.chat.completions.create(model=MODEL, messages=messages, **{"tools": TOOLS} | fields)
+    assert caught.value.param == param
 
 
 def test_calls_that_are_cut(api: openai.OpenAI) -> None:

@@ -12,8 +12,9 @@ from fastapi.routing import APIRoute
 from jsonschema_rs import validator_for
 
 from octavo.core.sampling_params import SamplingLimits
-from octavo.server import admin, chat, completions, embeddings, openapi, system, tokenize
+from octavo.server import admin, completions, embeddings, openapi, system, tokenize
 from octavo.server import answer_shapes as shapes
+from octavo.server.chat import routes as chat
 from octavo.server.limits import ServerLimits
 from octavo.server.messages import routes as messages
 from octavo.server.messages.shapes import CountedTokens, MessageBody, MessageErrorBody

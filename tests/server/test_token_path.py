@@ -19,8 +19,8 @@ from octavo.engine.codec import News
 from octavo.engine.messages import EngineOutputs, OutputDelta
 from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.answers import PLAIN_EVENTS, AnyEvent, EventStreamResponse, named_events
-from octavo.server.chat import ChatRequest
-from octavo.server.chat_answer import ChatAnswer
+from octavo.server.chat.answer import ChatAnswer
+from octavo.server.chat.request import ChatRequest
 from octavo.server.completions import CompletionAnswer, CompletionRequest
 from octavo.server.envelope import Envelope
 from octavo.server.generation import Generation

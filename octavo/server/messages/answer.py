@@ -9,7 +9,7 @@ from fastapi import Response
 
 from octavo.engine.messages import OutputDelta
 from octavo.server.answers import Event, json_response
-from octavo.server.chat import Chat
+from octavo.server.chat.opened import Chat
 from octavo.server.generation import collect, run
 from octavo.server.prompts import in_text_thread
 from octavo.server.reply import CallDelta, Reply, ReplyDelta, TextDelta

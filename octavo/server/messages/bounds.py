@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from octavo.server.chat.tool_choice import MAX_NAME_CHARACTERS
 from octavo.server.limits import ServerLimits
-from octavo.server.tool_choice import MAX_NAME_CHARACTERS
 
 Schema = dict[str, Any]
 

@@ -4,7 +4,9 @@ from fastapi import APIRouter, Request, Response
 
 from octavo.server.answers import answered, json_response, named_events
 from octavo.server.body import read_request_body
-from octavo.server.chat import opened_chat
+from octavo.server.chat.opened import opened_chat
+from octavo.server.chat.tool_choice import shown_tools
+from octavo.server.chat.tool_messages import with_parsed_arguments
 from octavo.server.context import check_model, server_state
 from octavo.server.errors import anthropic_error_body, fields_named
 from octavo.server.messages.answer import MessageAnswer
@@ -16,8 +18,6 @@ from octavo.server.messages.request import (
     as_chat_request,
 )
 from octavo.server.prompts import check_messages, encode_messages, template_options
-from octavo.server.tool_choice import shown_tools
-from octavo.server.tool_messages import with_parsed_arguments
 
 router = APIRouter()
 

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Response
 
 from octavo.server.answers import Event, json_response
-from octavo.server.chat import Chat
+from octavo.server.chat.opened import Chat
 from octavo.server.errors import as_api_error
 from octavo.server.generation import collect, run
 from octavo.server.prompts import in_text_thread

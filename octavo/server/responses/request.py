@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from octavo.core.errors import InvalidRequestError
-from octavo.server.chat import ChatRequest
+from octavo.server.chat.request import ChatRequest
 from octavo.server.responses.items import as_chat_messages
 from octavo.server.sampling import Int64, JsonSchemaFormat, ResponseFormat
 

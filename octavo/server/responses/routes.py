@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from octavo.server.answers import answered, named_events
 from octavo.server.body import read_request_body
-from octavo.server.chat import opened_chat
+from octavo.server.chat.opened import opened_chat
 from octavo.server.context import server_state
 from octavo.server.errors import error_body, fields_named
 from octavo.server.responses.answer import ResponseAnswer

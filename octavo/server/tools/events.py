@@ -53,6 +53,11 @@ class EventList:
         events, self._events = self._events, []
         return events
 
+    @property
+    def begins_with_text(self) -> bool:
+        """Has content come, and no call before it?"""
+        return self._in_text and not self._num_calls
+
     def content(self, text: str) -> None:
         if not self._in_text:
             text, self._blanks = self._blanks + text, ""

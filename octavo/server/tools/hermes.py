@@ -1,10 +1,12 @@
 """Calls as Hermes and Qwen models write them: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from octavo.server.tools.call import Draft, attempt, read_call_object
+from octavo.server.tools.callee import Callee
 from octavo.server.tools.events import EventList
 from octavo.server.tools.feed import BLANKS, Reading, TextFeed
+from octavo.server.tools.rules import BLANK, call_object, joined
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -22,3 +24,9 @@ def _read_call(feed: TextFeed, draft: Draft) -> Reading[None]:
     yield from feed.match(OPEN)
     yield from feed.run_all(BLANKS)
     yield from read_call_object(feed, draft)
+
+
+def hermes_rules(callees: Sequence[Callee], is_parallel: bool) -> str:
+    """See Rules."""
+    call = "call: mark_0 BLANK? object BLANK? mark_1"
+    return "\n".join([joined("calls", "call", "BLANK?", is_parallel), call, call_object("object", callees), BLANK])

@@ -4,11 +4,13 @@ For models that were taught no markers, and for output that a schema has shaped.
 without the word json, is taken as part of it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from octavo.server.tools.call import Draft, attempt, read_arguments, read_call_object
+from octavo.server.tools.callee import Callee
 from octavo.server.tools.events import EventList
 from octavo.server.tools.feed import BLANKS, Reading, TextFeed
+from octavo.server.tools.rules import call_list, call_object
 
 FENCE = "```"
 
@@ -73,3 +75,8 @@ class NamedCall:
         draft.set_name(self._name)
         yield from read_arguments(feed, draft)
         draft.end()
+
+
+def json_rules(callees: Sequence[Callee], is_parallel: bool) -> str:
+    """See Rules."""
+    return "\n".join(["calls: object | list", call_object("object", callees), call_list("list", callees, is_parallel)])

@@ -4,12 +4,14 @@ Several are parted by ``;``. Before the first ``<|python_tag|>`` may stand, and 
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from octavo.server.tools.call import Draft, attempt, read_call_object
+from octavo.server.tools.callee import Callee
 from octavo.server.tools.events import EventList
 from octavo.server.tools.feed import BLANKS, Reading, TextFeed
 from octavo.server.tools.json_value import skip_blanks
+from octavo.server.tools.rules import BLANK, call_object, joined
 
 TAG = "<|python_tag|>"
 _BETWEEN = re.compile(r"[ \t\r\n;,]*")
@@ -31,3 +33,9 @@ def _read_tagged(feed: TextFeed, draft: Draft) -> Reading[None]:
     yield from feed.match(TAG)
     yield from feed.run_all(BLANKS)
     yield from read_call_object(feed, draft)
+
+
+def llama3_rules(callees: Sequence[Callee], is_parallel: bool) -> str:
+    """See Rules."""
+    objects = joined("objects", "object", '";" BLANK?', is_parallel)
+    return "\n".join(["calls: mark_0? objects", objects, call_object("object", callees, "parameters"), BLANK])

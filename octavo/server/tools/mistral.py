@@ -5,12 +5,15 @@ arguments after it, with or without ``[CALL_ID]`` and ``[ARGS]`` between.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from octavo.server.tools.call import Draft, attempt, read_arguments, read_call_object
+from octavo.server.tools.callee import Callee
 from octavo.server.tools.events import EventList
 from octavo.server.tools.feed import BLANKS, Reading, TextFeed
 from octavo.server.tools.json_calls import read_list_tail
+from octavo.server.tools.rules import BLANK, call_list, joined
+from octavo.structured.lark import exactly, json_text, one_of
 
 MARKER, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _NAME = re.compile(r"[A-Za-z0-9_.\-]*")
@@ -51,3 +54,18 @@ def _read_named(feed: TextFeed, draft: Draft) -> Reading[None]:
     yield from feed.match(ARGS)
     yield from read_arguments(feed, draft)
     draft.end()
+
+
+def mistral_rules(callees: Sequence[Callee], is_parallel: bool) -> str:
+    """See Rules. Both ways: which of them the model was taught is its own to know."""
+    named = [f"{exactly(each.name)} id? mark_2? {json_text(each.arguments)}" for each in callees]
+    return "\n".join(
+        [
+            "calls: mark_0 BLANK? list | named_calls",
+            joined("named_calls", "named", "BLANK?", is_parallel),
+            f"named: mark_0 BLANK? {one_of(*named)}",
+            "id: mark_1 /[A-Za-z0-9]{9}/",
+            call_list("list", callees, is_parallel),
+            BLANK,
+        ]
+    )

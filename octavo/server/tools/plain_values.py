@@ -23,12 +23,12 @@ _ALL_KINDS: frozenset[str] = frozenset({"string", "integer", "number", "boolean"
 
 def is_plain_text(schema: Any) -> bool:
     """Is the value a text, whatever it looks like?"""
-    return _kinds(schema) == {"string"}
+    return kinds_of(schema) == {"string"}
 
 
 def as_json(text: str, schema: Any) -> str:
     """The value that ``text`` stands for. One that is none of the schema's types stays a text."""
-    kinds = _kinds(schema)
+    kinds = kinds_of(schema)
     stripped = text.strip()
     try:
         value = _WORDS[stripped] if stripped in _WORDS else json.loads(stripped, parse_constant=_refuse)
@@ -39,7 +39,7 @@ def as_json(text: str, schema: Any) -> str:
     return stripped if stripped not in _WORDS else json.dumps(value)
 
 
-def _kinds(schema: Any) -> frozenset[str]:
+def kinds_of(schema: Any) -> frozenset[str]:
     """The types that a value may have; all, where the schema does not say so plainly."""
     if not isinstance(schema, Mapping):
         return frozenset({"string"})
@@ -52,7 +52,7 @@ def _kinds(schema: Any) -> frozenset[str]:
     if isinstance(values, list) and values:
         return frozenset(map(_kind, values))
     branches = [each for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list) for each in schema[name]]
-    return frozenset[str]().union(*map(_kinds, branches)) if branches else _ALL_KINDS
+    return frozenset[str]().union(*map(kinds_of, branches)) if branches else _ALL_KINDS
 
 
 def _kind(value: Any) -> str:

@@ -25,7 +25,7 @@ from octavo.server.tools.plain_values import as_json, is_plain_text
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
-_NAME = re.compile(r"[^<>\n]*")
+NAME = re.compile(r"[^<>\n]*")
 
 
 def read_qwen3_coder(feed: TextFeed, out: EventList, names: Collection[str]) -> Reading[None]:
@@ -74,7 +74,7 @@ def _tag(feed: TextFeed, opening: str) -> Reading[str]:
     """
     if not (yield from feed.match(opening)):
         raise NotJsonError
-    name = yield from feed.run_all(_NAME)
+    name = yield from feed.run_all(NAME)
     if not name or not (yield from feed.match(">")):
         raise NotJsonError
     return name
