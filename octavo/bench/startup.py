@@ -1,29 +1,20 @@
 """``octavo bench startup``: what ``import octavo`` costs, and how long a server takes until it answers."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryFile
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import click
 
 from octavo.bench.report import report
+from octavo.bench.server_process import running_server
 from octavo.cli.options import model_option
 from octavo.cli.table import json_option
-from octavo.core.errors import ConfigurationError
 
 COLUMNS = {"what": "what", "seconds": "median s", "best_seconds": "best s", "loads_torch": "loads torch"}
-POLL_SECONDS = 0.02
-READY_TIMEOUT = 300.0
 _IMPORT = (
     "import sys, time; start = time.perf_counter(); import octavo; seconds = time.perf_counter() - start; "
     "import json; print(json.dumps([seconds, 'torch' in sys.modules]))"
@@ -43,50 +34,9 @@ def time_server(model: str) -> float:
     Raises:
         ConfigurationError: the server ended, or was not ready in time; with its last words.
     """
-    port = _free_port()
     start = time.perf_counter()
-    with _server(model, port) as (server, last_words):
-        while not _is_ready(port):
-            if server.poll() is not None:
-                raise ConfigurationError(f"octavo serve ended with code {server.returncode}: {last_words()}")
-            if time.perf_counter() - start > READY_TIMEOUT:
-                raise ConfigurationError(f"octavo serve was not ready after {READY_TIMEOUT:g} s: {last_words()}")
-            time.sleep(POLL_SECONDS)
+    with running_server([model]):
         return time.perf_counter() - start
-
-
-@contextmanager
-def _server(model: str, port: int) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], str]]]:
-    """``octavo serve`` in a process of its own, ended after the ``with`` block, and its last line of output so far."""
-    command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(port)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_API_KEY")}
-    with TemporaryFile() as output:
-
-        def last_words() -> str:
-            output.seek(0)
-            return " ".join(output.read().decode(errors="replace").splitlines()[-1:])
-
-        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
-        try:
-            yield server, last_words
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (URLError, TimeoutError, ConnectionError):
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _row(what: str, seconds: list[float], loads_torch: bool | None = None) -> dict[str, object]:

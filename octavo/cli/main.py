@@ -64,6 +64,7 @@ COMMANDS = {
     "pull": LazyCommand("octavo.cli.pull:pull_command", "Fetch a built-in model into the cache folder."),
     "inspect": LazyCommand("octavo.cli.inspect:inspect_command", "Show what a model is and what its KV memory costs."),
     "simulate": LazyCommand("octavo.cli.simulate:simulate", "Replay a trace through the scheduler, without a model."),
+    "calibrate": LazyCommand("octavo.cli.calibrate:calibrate", "Measure what steps cost here, for the simulator."),
     "plan": LazyCommand("octavo.cli.plan:plan_command", "Plan the memory of a server before there is one."),
     "top": LazyCommand("octavo.cli.top:top", "Watch a running server."),
     "doctor": LazyCommand("octavo.cli.doctor:doctor", "Say what is wrong with a server, and which setting to turn."),

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from octavo.core.errors import ConfigurationError
-from octavo.sim.costs import CostModel, LinearCosts, RooflineCosts, TableCosts
+from octavo.sim.costs import CostModel, Front, LinearCosts, RooflineCosts, TableCosts
 from octavo.sim.published import SPLITWISE, published_costs
 
 FORMAT = 1
@@ -44,7 +44,8 @@ def parse_costs(text: str) -> CostModel:
 
 
 def read_costs(path: Path) -> CostModel:
-    """A JSON object: ``format`` (1), ``kind``, and the fields of that kind of cost model.
+    """A JSON object: ``format`` (1), ``kind``, the fields of that kind of cost model, and perhaps ``front`` with those
+    of one. What ``calibration`` says, of where it comes from, is for people.
 
     Raises:
         ConfigurationError: the file cannot be read, or is no such object.
@@ -64,7 +65,7 @@ def read_costs(path: Path) -> CostModel:
     kind = document.get("kind")
     if kind not in KINDS:
         raise ConfigurationError(f"{path} has the kind {kind!r}; there are {', '.join(KINDS)}")
-    return make_costs(kind, {name: document[name] for name in document.keys() - {"format", "kind"}})
+    return make_costs(kind, {name: document[name] for name in document.keys() - {"format", "kind", "calibration"}})
 
 
 def make_costs(kind: str, parameters: Mapping[str, Any]) -> CostModel:
@@ -73,20 +74,33 @@ def make_costs(kind: str, parameters: Mapping[str, Any]) -> CostModel:
     Raises:
         ConfigurationError: one is unknown, missing, or no number above or at 0.
     """
-    make: Any = KINDS[kind]
-    known = {field.name for field in fields(make)}
+    given = {name: value for name, value in parameters.items() if name != "front"}
+    _check(given, KINDS[kind], f"{kind} cost model")
+    if "front" in parameters:
+        given["front"] = _make_front(parameters["front"])
+    try:
+        return KINDS[kind](**given)
+    except TypeError as error:
+        raise ConfigurationError(f"the {kind} cost model lacks parameters ({error})") from error
+
+
+def _make_front(value: Any) -> Front:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"front is {value!r:.60}; it takes an object with names and numbers")
+    _check(value, Front, "front")
+    return Front(**value)
+
+
+def _check(parameters: Mapping[str, Any], make: Any, title: str) -> None:
+    """Are these fields of it, and numbers of 0 or more?"""
+    known = {field.name for field in fields(make)} - {"front"}
     unknown = sorted(parameters.keys() - known)
     if unknown:
-        raise ConfigurationError(f"a {kind} cost model has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        raise ConfigurationError(f"a {title} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     for name, value in parameters.items():
         for number in _numbers(value):
             if not isinstance(number, int | float) or not number >= 0:
-                raise ConfigurationError(f"{name} of the {kind} cost model is {value!r:.60}; it takes 0 or more")
-    try:
-        model: CostModel = make(**parameters)
-    except TypeError as error:
-        raise ConfigurationError(f"the {kind} cost model lacks parameters ({error})") from error
-    return model
+                raise ConfigurationError(f"{name} of the {title} is {value!r:.60}; it takes 0 or more")
 
 
 def _numbers(value: Any) -> list[Any]:
@@ -94,3 +108,10 @@ def _numbers(value: Any) -> list[Any]:
     if not isinstance(value, list):
         return [value]
     return [number for pair in value for number in (pair if isinstance(pair, list) else [None])]
+
+
+def costs_document(costs: LinearCosts, calibration: Mapping[str, object]) -> dict[str, object]:
+    """What ``read_costs`` reads; ``calibration``: where it comes from."""
+    values = asdict(costs)
+    front = values.pop("front")
+    return {"format": FORMAT, "kind": "linear", **values, "front": front, "calibration": dict(calibration)}

@@ -39,12 +39,41 @@ class StepWork(NamedTuple):
         return self.decode_context + self.chunk_context
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What lies between clients and the engine's steps: HTTP, and the ways between the processes. Seconds.
+
+    The front takes requests in one after the other, ``per_request`` each; ``delay`` more go by until the scheduler has
+    it and its first token is with the client. A step lasts ``per_step`` and, for each row that decodes, ``per_token``
+    longer than without clients: the cores are shared.
+    """
+
+    per_request: float = 0.0
+    delay: float = 0.0
+    per_step: float = 0.0
+    per_token: float = 0.0
+
+    def step_seconds(self, work: StepWork) -> float:
+        return self.per_step + self.per_token * work.num_decodes
+
+
+NO_FRONT = Front()
+
+
 class CostModel(Protocol):
     """A machine and a model on it."""
 
+    @property
+    def front(self) -> Front: ...
+
     def step_seconds(self, work: StepWork) -> float:
-        """How long such a step takes, from its planning to its landing."""
+        """How long such a step takes, from its planning to its landing, without the front."""
         ...
+
+
+def served_seconds(costs: CostModel, work: StepWork) -> float:
+    """How long it takes on a server with clients."""
+    return costs.step_seconds(work) + costs.front.step_seconds(work)
 
 
 def work_of(plan: StepPlan) -> StepWork:
@@ -76,7 +105,7 @@ def work_of(plan: StepPlan) -> StepWork:
 @dataclass(frozen=True, slots=True)
 class LinearCosts:
     """Seconds that add up: ``base`` a step, and for each row that decodes, each token of a prompt, each token of
-    context that a decode or a chunk reads, each pair in a chunk, and each block that is moved."""
+    context that a decode or a chunk reads, each pair in a chunk, each block that is moved, and each chunk."""
 
     base: float
     per_decode: float
@@ -85,6 +114,8 @@ class LinearCosts:
     per_chunk_context: float = 0.0
     per_chunk_pair: float = 0.0
     per_moved_block: float = 0.0
+    per_chunk: float = 0.0
+    front: Front = NO_FRONT
 
     def step_seconds(self, work: StepWork) -> float:
         return (
@@ -95,6 +126,7 @@ class LinearCosts:
             + self.per_chunk_context * work.chunk_context
             + self.per_chunk_pair * work.chunk_pairs
             + self.per_moved_block * work.num_moved_blocks
+            + self.per_chunk * work.num_chunks
         )
 
 
@@ -116,6 +148,7 @@ class RooflineCosts:
     overhead_seconds: float = 0.0
     block_bytes: float = 0.0
     moved_bytes_per_second: float = 16e9
+    front: Front = NO_FRONT
 
     def step_seconds(self, work: StepWork) -> float:
         num_pairs = work.decode_context + work.chunk_pairs
@@ -137,6 +170,7 @@ class TableCosts:
     decode: Sequence[tuple[float, float]]
     prefill: Sequence[tuple[float, float]]
     shared_seconds: float = 0.0
+    front: Front = NO_FRONT
 
     def step_seconds(self, work: StepWork) -> float:
         parts = ((self.decode, work.num_decodes), (self.prefill, work.chunk_tokens))

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.step import StepPlan
-from octavo.sim.costs import CostModel, work_of
+from octavo.sim.costs import CostModel, served_seconds, work_of
+from octavo.sim.front_line import FrontLine
 from octavo.sim.recorder import Recorder, SLOs
 from octavo.sim.replay import Arrival, LandedStep, Replay, Server
 from octavo.sim.replica import QUEUE_FULL, TOO_LONG, Expected, Replica, ServerSettings, move_seconds
@@ -31,6 +32,7 @@ class Simulation:
         router: Router | None = None,
     ) -> None:
         self._costs = costs
+        self._front = FrontLine(costs.front, num_replicas)
         self._router = router or RoundRobin()
         self.replicas = [
             Replica(settings, self._step_seconds, self._refuse, move_seconds(costs)) for _ in range(num_replicas)
@@ -58,7 +60,7 @@ class Simulation:
             request = make_request(traced, number)
             self._coming[request] = Expected(traced, number)
             self.recorder.arrive(request, traced.seconds)
-            yield Arrival(traced.seconds, request)
+            yield Arrival(self._front.pass_through(traced.seconds), request)
 
     def _route(self, request: Request, _servers: list[Server]) -> int:
         place = self._router.choose(request, self.replicas)
@@ -66,7 +68,7 @@ class Simulation:
         return place
 
     def _step_seconds(self, plan: StepPlan, _scheduler: Scheduler) -> float:
-        return self._costs.step_seconds(work_of(plan))
+        return served_seconds(self._costs, work_of(plan))
 
     def _refuse(self, request: Request, reason: str) -> None:
         self.recorder.reject(request, reason)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from octavo.core.request import Request
 from octavo.core.scheduler import Scheduler
 from octavo.core.step import StepPlan
-from octavo.sim.costs import CostModel, StepWork, work_of
+from octavo.sim.costs import CostModel, StepWork, served_seconds, work_of
+from octavo.sim.front_line import FrontLine
 from octavo.sim.recorder import Recorder, SLOs
 from octavo.sim.recorder_split import HandOverRecorder
 from octavo.sim.replay import Arrival, LandedStep, Replay, Server
@@ -42,6 +43,7 @@ class SplitSimulation:
     ) -> None:
         self._costs = costs
         self._split = split
+        self._front = FrontLine(costs.front, split.num_prefill)
         kinds = [self._step_seconds] * split.num_prefill + [self._received_seconds] * split.num_decode
         self.replicas = [Replica(settings, seconds, self._refuse, move_seconds(costs)) for seconds in kinds]
         self.recorder = HandOverRecorder([replica.scheduler for replica in self.replicas], slos)
@@ -75,7 +77,7 @@ class SplitSimulation:
                 self._coming[whole] = Expected(traced, number)
                 self.recorder.expect(first, whole)
             self.recorder.arrive(first, traced.seconds)
-            yield Arrival(traced.seconds, first)
+            yield Arrival(self._front.pass_through(traced.seconds), first)
 
     def _route(self, request: Request, _servers: list[Server]) -> int:
         place = least_loaded(self.replicas[: self._split.num_prefill])
@@ -94,7 +96,7 @@ class SplitSimulation:
         self._replay.deliver(self._link_free[step.place], place, whole)
 
     def _step_seconds(self, plan: StepPlan, _scheduler: Scheduler) -> float:
-        return self._costs.step_seconds(work_of(plan))
+        return served_seconds(self._costs, work_of(plan))
 
     def _received_seconds(self, plan: StepPlan, scheduler: Scheduler) -> float:
         """What a prompt came with is there already: the step that takes it in computes its last token alone. One that
@@ -102,7 +104,7 @@ class SplitSimulation:
         work = work_of(plan)
         if work.num_chunks:
             work = _without_received(work, plan, scheduler)
-        return self._costs.step_seconds(work)
+        return served_seconds(self._costs, work)
 
     def _refuse(self, request: Request, reason: str) -> None:
         if request in self._next:

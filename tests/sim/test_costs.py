@@ -8,8 +8,9 @@ import pytest
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.step import BlockCopy, StepPlan
-from octavo.sim.cost_text import DEFAULT, parse_costs
-from octavo.sim.costs import LinearCosts, RooflineCosts, StepWork, TableCosts, work_of
+from octavo.sim.cost_text import DEFAULT, costs_document, parse_costs
+from octavo.sim.costs import Front, LinearCosts, RooflineCosts, StepWork, TableCosts, served_seconds, work_of
+from octavo.sim.front_line import FrontLine
 
 
 def plan(*rows: tuple[int, int, bool], copies: int = 0) -> StepPlan:
@@ -76,6 +77,28 @@ def test_costs_as_text_and_as_a_file(tmp_path: Path) -> None:
     assert parse_costs(str(path)).step_seconds(StepWork(num_decodes=2)) == 1.5
 
 
+def test_a_calibration_comes_back_from_its_file(tmp_path: Path) -> None:
+    costs = LinearCosts(1e-3, 2e-4, 3e-4, 4e-7, 5e-7, 6e-7, per_chunk=7e-5, front=Front(1e-3, 2e-3, 3e-4, 4e-5))
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(costs_document(costs, {"model": "a model", "machine": {"cores": 2}})))
+    assert parse_costs(str(path)) == costs
+    assert json.loads(path.read_text())["calibration"]["model"] == "a model"
+
+
+def test_a_step_beside_clients_takes_longer() -> None:
+    costs = LinearCosts(1.0, 0.1, 0.01, front=Front(per_step=0.25, per_token=0.5))
+    assert costs.step_seconds(StepWork(num_decodes=2)) == pytest.approx(1.2)
+    assert served_seconds(costs, StepWork(num_decodes=2)) == pytest.approx(1.2 + 0.25 + 1.0)
+
+
+def test_the_front_takes_requests_in_one_after_the_other() -> None:
+    line = FrontLine(Front(per_request=0.25, delay=1.0), 1)
+    assert [line.pass_through(due) for due in (0.0, 0.0, 0.0, 5.0)] == [1.25, 1.5, 1.75, 6.25]
+    two = FrontLine(Front(per_request=0.25, delay=1.0), 2)
+    assert [two.pass_through(due) for due in (0.0, 0.0, 0.0, 5.0)] == [1.25, 1.25, 1.5, 6.25]
+    assert FrontLine(Front(), 3).pass_through(7.0) == 7.0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -100,6 +123,9 @@ def test_costs_that_are_none_are_refused(text: str, message: str) -> None:
         ('{"format": 2, "kind": "linear"}', "no cost model of format 1"),
         ('{"format": 1, "kind": "cubic"}', "kind 'cubic'"),
         ('{"format": 1, "kind": "table", "decode": [3], "prefill": []}', "decode .* takes 0 or more"),
+        ('{"format": 1, "kind": "linear", "front": 3}', "front is 3; it takes an object"),
+        ('{"format": 1, "kind": "linear", "front": {"delays": 3}}', "a front has no delays"),
+        ('{"format": 1, "kind": "linear", "front": {"delay": -3}}', "delay of the front is -3"),
     ],
 )
 def test_files_that_are_no_costs_are_refused(content: str, message: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ often."""
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from octavo.sim.costs import CostModel, StepWork
+from octavo.sim.costs import CostModel, StepWork, served_seconds
 from octavo.sim.traces.request import TracedRequest
 
 BLOCK_SIZES = (8, 16, 32, 64, 128)
@@ -33,7 +33,7 @@ def block_choices(
     to end leaves half a block empty on average."""
     mean = sum(each.prompt + each.output / 2 for each in requests) / len(requests)
     work = StepWork(num_decodes=batch_size, decode_context=round(mean * batch_size))
-    token_seconds = costs.step_seconds(work) / batch_size
+    token_seconds = served_seconds(costs, work) / batch_size
     return [
         BlockChoice(size, (size - 1) / 2 / (mean + (size - 1) / 2), BLOCK_SECONDS / size / token_seconds)
         for size in sizes
