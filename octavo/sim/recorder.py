@@ -75,8 +75,8 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """From the first arrival to the last end."""
-        return self.last_end - (self.first_due or 0.0)
+        """From the first arrival to the last end; 0 where nothing has ended."""
+        return max(0.0, self.last_end - (self.first_due or 0.0))
 
     def arrive(self, request: Request, due: float) -> None:
         self._open[request] = OpenRequest(due)

@@ -105,11 +105,6 @@ class Server:
     def is_idle(self) -> bool:
         return self._plan is None
 
-    @property
-    def num_arrived(self) -> int:
-        """Requests that have come while a step was on its way: they get in line when it has landed."""
-        return len(self._inbox)
-
     def receive(self, request: Request) -> None:
         self._inbox.append(request)
 

@@ -61,6 +61,8 @@ class Replica:
         self._refuse_at = refuse
         self._ends = Ends()
         self._answers = Answers()
+        self.load = 0
+        """Requests that were sent here, perhaps still on their way, and have not ended."""
         self.server = Server(
             self.scheduler,
             lambda plan: step_seconds(plan, self.scheduler),
@@ -71,22 +73,19 @@ class Replica:
             tell_seconds=partial(note_step_seconds, self.scheduler),
         )
 
-    @property
-    def load(self) -> int:
-        """Requests that are here and have not ended."""
-        return len(self.scheduler.running) + self.scheduler.num_waiting + self.server.num_arrived
-
     def expect(self, request: Request, coming: Expected) -> None:
         """A request is coming that gets so many tokens as the trace says, perhaps less than it may have."""
         if request.max_total_tokens > request.num_prompt_tokens + coming.traced.output:
             self._ends.add(request, coming.traced.output)
         self._answers.expect(request, *coming)
+        self.load += 1
 
     def clear_up(self, outcome: StepOutcome) -> None:
         """A step has landed, and all is known of it that anybody asks for."""
         self.scheduler.take_preemptions()
         for request in outcome.finished:
             self._answers.drop(request)
+        self.load -= len(outcome.finished)
 
     def _draw(self, plan: StepPlan) -> StepResult:
         self._ends.begin_landing()
@@ -105,4 +104,5 @@ class Replica:
     def _refuse(self, request: Request, reason: str) -> None:
         self._ends.drop(request)
         self._answers.drop(request)
+        self.load -= 1
         self._refuse_at(request, reason)

@@ -99,6 +99,20 @@ def test_what_was_received_is_not_computed_again() -> None:
     assert recorder.last_end == pytest.approx(1000 + 1, abs=1e-6)
 
 
+def test_what_is_on_its_way_counts_where_it_goes() -> None:
+    """Six prompts are computed in one step, and no transfer has ended when the last of them is sent."""
+    coming = [TracedRequest(0.0, 10, 3)] * 6
+    simulation = SplitSimulation(coming, settings(), SECOND, Split(1, 3, 1.0, 5.0))
+    drawn = [0] * 4
+
+    def count(step) -> None:  # type: ignore[no-untyped-def]
+        drawn[step.place] += len(step.outcome.token_ids)
+
+    simulation.run(count)
+    assert drawn == [6, 4, 4, 4]
+    assert [replica.load for replica in simulation.replicas] == [0] * 4
+
+
 @pytest.mark.parametrize("num_blocks", [200, 40])
 def test_a_split_answers_everything(num_blocks: int) -> None:
     """With few blocks some are preempted after they were received, and computed again."""

@@ -180,3 +180,10 @@ def test_the_longest_step_since_any() -> None:
         longest.add(number, seconds)
         start = source.randint(0, number + 1)
         assert longest.since(start) == max(steps[start : number + 1], default=0.0)
+
+
+def test_where_nobody_is_answered_no_time_has_gone() -> None:
+    recorder = Simulation([TracedRequest(100.0, 500, 5)], settings(4), COSTS).run()
+    row = figures(recorder)
+    assert recorder.rejected == {TOO_LONG: 1}
+    assert (row["seconds"], row["busy_share"], row["requests_per_second"]) == (0.0, None, None)

@@ -11,7 +11,7 @@ from octavo.core.policy import growth_reserve
 from octavo.core.scheduler_types import ADMISSION_QUANTILE, SchedulerConfig
 from octavo.sim.costs import CostModel
 from octavo.sim.figures import figures
-from octavo.sim.planning.block_size import BlockChoice, advised, block_choices
+from octavo.sim.planning.block_size import BLOCK_SIZES, BlockChoice, advised, block_choices
 from octavo.sim.planning.lengths import QUANTILES, quantile
 from octavo.sim.simulation import ServerSettings, Simulation
 from octavo.sim.traces.request import TracedRequest
@@ -100,11 +100,10 @@ def make_plan(
         longest = max(totals)
     degree, missing = _degree(model, wishes, longest)
     kv_bytes = degree * int(wishes.memory_bytes * wishes.utilization) - model.weight_bytes
-    block = _block(wishes, requests, costs)
-    block_bytes = model.kv_bytes_per_token * block.block_size // len(model.windows)
+    holding = [size for size in _block_sizes(wishes) if _sequence_bytes(model, wishes, longest, size) <= kv_bytes]
+    block = advised(block_choices(requests, costs, min(wishes.max_num_seqs, len(requests)), holding))
+    block_bytes = _block_bytes(model, block.block_size)
     sizes = _cache(model, wishes, block.block_size, kv_bytes // block_bytes)
-    if sizes.num_blocks_for(longest) > sizes.num_blocks:
-        raise ConfigurationError(_too_small(model, wishes, longest, block.block_size))
     usable = sizes.num_blocks_for(longest) * wishes.max_num_seqs
     sizes = _cache(model, wishes, block.block_size, min(sizes.num_blocks, usable))
     trial = _Trial(wishes, sizes, longest, requests, costs)
@@ -128,50 +127,53 @@ def make_plan(
         preemption_rate=trial.preemption_rate(full),
         watermark_blocks=growth_reserve(_whole(full["running_max"]), sizes.num_blocks),
         pin_quota=_pin_quota(sizes, longest),
-        swap_bytes=_swap_bytes(full, lengths[-1] * model.kv_bytes_per_token),
+        swap_bytes=_swap_bytes(full, sizes.num_blocks_for(lengths[-1]) * block_bytes),
     )
-    plan.remarks.extend(_remarks(plan, full, sum(totals) / len(totals)))
+    plan.remarks.extend(_remarks(plan, requests))
     return plan
 
 
+def _block_sizes(wishes: Wishes) -> Sequence[int]:
+    """Those that may be advised, the smallest first."""
+    return BLOCK_SIZES if wishes.block_size is None else (wishes.block_size,)
+
+
+def _block_bytes(model: Model, block_size: int) -> int:
+    return model.kv_bytes_per_token * block_size // len(model.windows)
+
+
+def _sequence_bytes(model: Model, wishes: Wishes, length: int, block_size: int) -> int:
+    """What the blocks of one sequence of ``length`` tokens take."""
+    return _cache(model, wishes, block_size, 0).num_blocks_for(length) * _block_bytes(model, block_size)
+
+
 def _degree(model: Model, wishes: Wishes, longest: int) -> tuple[int, int]:
-    """How many devices hold the weights and one sequence, and what one of them lacks for that."""
+    """How many devices hold the weights and one sequence, in the smallest blocks there may be, and what one of them
+    lacks for that."""
     usable = int(wishes.memory_bytes * wishes.utilization)
-    sizes = _cache(model, wishes, wishes.block_size or 16, 0)
-    block_bytes = model.kv_bytes_per_token * sizes.block_size // len(model.windows)
-    needed = model.weight_bytes + sizes.num_blocks_for(longest) * block_bytes
-    missing = max(0, needed - usable)
-    degree = 1
+    sequence = _sequence_bytes(model, wishes, longest, _block_sizes(wishes)[0])
+    needed = model.weight_bytes + sequence
+    degree, most = 1, _max_degree(model.num_kv_heads)
     while degree * usable < needed:
         degree *= 2
-        if degree > MAX_DEGREE or model.num_kv_heads % degree:
-            raise ConfigurationError(_too_small(model, wishes, longest, sizes.block_size))
-    return degree, missing
+        if degree > most:
+            raise ConfigurationError(
+                f"not even one sequence fits: the weights take {_gib(model.weight_bytes)} and one sequence of "
+                f"{longest:,} tokens {_gib(sequence)}, but {_gib(usable)} may be used ({wishes.utilization:.0%} of "
+                f"{_gib(wishes.memory_bytes)}): {_gib(needed - usable)} are missing on one device, "
+                f"{_gib(needed - most * usable)} on {most}, the most that its {model.num_kv_heads} KV heads can be "
+                "spread over; give more memory or a shorter --max-model-len"
+            )
+    return degree, max(0, needed - usable)
 
 
-def _too_small(model: Model, wishes: Wishes, longest: int, block_size: int) -> str:
-    sizes = _cache(model, wishes, block_size, 0)
-    block_bytes = model.kv_bytes_per_token * block_size // len(model.windows)
-    sequence = sizes.num_blocks_for(longest) * block_bytes
-    usable = int(wishes.memory_bytes * wishes.utilization)
-    missing = model.weight_bytes + sequence - usable
-    return (
-        f"not even one sequence fits: the weights take {_gib(model.weight_bytes)} and one sequence of {longest:,} "
-        f"tokens {_gib(sequence)}, but {_gib(usable)} may be used ({wishes.utilization:.0%} of "
-        f"{_gib(wishes.memory_bytes)}): {_gib(missing)} are missing, and {model.num_kv_heads} KV heads cannot be "
-        "spread over as many devices as that takes; give more memory or a shorter --max-model-len"
-    )
+def _max_degree(num_kv_heads: int) -> int:
+    """The largest power of two that divides the heads evenly, up to MAX_DEGREE."""
+    return min(MAX_DEGREE, num_kv_heads & -num_kv_heads)
 
 
 def _gib(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:,.2f} GiB"
-
-
-def _block(wishes: Wishes, requests: Sequence[TracedRequest], costs: CostModel) -> BlockChoice:
-    batch_size = min(wishes.max_num_seqs, len(requests))
-    if wishes.block_size is not None:
-        return block_choices(requests, costs, batch_size, [wishes.block_size])[0]
-    return advised(block_choices(requests, costs, batch_size))
 
 
 def _cache(model: Model, wishes: Wishes, block_size: int, num_blocks: int) -> CacheConfig:
@@ -203,23 +205,39 @@ def _swap_bytes(full: dict[str, object], sequence_bytes: int) -> int:
     return (1 + int(share * _whole(full["running_max"]))) * sequence_bytes
 
 
-def _remarks(plan: Plan, full: dict[str, object], mean: float) -> list[str]:
-    """Where paging would gain nothing, and what limits this plan."""
-    remarks: list[str] = []
-    hits = full["prefix_hit_share"]
-    shares = isinstance(hits, float) and hits > 0
-    if plan.held_reserved >= plan.wishes.max_num_seqs:
-        remarks.append(
-            f"paging gains nothing here: the memory holds {plan.wishes.max_num_seqs} sequences (max_num_seqs) of the "
-            f"full {plan.max_model_len:,} tokens"
-        )
-    elif plan.max_model_len < LITTLE_GAIN * mean:
-        remarks.append("paging gains nothing here: all sequences are about as long as the longest")
-    elif plan.wishes.max_num_seqs == 1:
-        remarks.append("paging gains nothing here: there is one sequence at a time")
-    if remarks and shares:
+def _remarks(plan: Plan, requests: Sequence[TracedRequest]) -> list[str]:
+    """Where paging would gain nothing."""
+    remarks = [f"paging gains nothing here: {why}" for why in _no_gain(plan, requests)][:1]
+    hits = plan.full["prefix_hit_share"]
+    if remarks and isinstance(hits, float) and hits > 0:
         remarks.append(f"but {hits:.0%} of the prompt tokens are shared, and only blocks can be")
     return remarks
+
+
+def _no_gain(plan: Plan, requests: Sequence[TracedRequest]) -> Iterator[str]:
+    """Reasons, compared with memory that is reserved to the longest sequence."""
+    if plan.held_reserved >= plan.wishes.max_num_seqs:
+        yield (
+            f"the memory holds {plan.wishes.max_num_seqs} sequences (max_num_seqs) of the full "
+            f"{plan.max_model_len:,} tokens"
+        )
+    if plan.paced is not None and _whole(plan.paced["running_max"]) <= plan.held_reserved:
+        yield (
+            f"at the rate asked for at most {_whole(plan.paced['running_max'])} run at once, and the memory holds "
+            f"{plan.held_reserved} of the full {plan.max_model_len:,} tokens"
+        )
+    held = _mean_tokens_held(requests) + (plan.block.block_size - 1) / 2
+    if plan.max_model_len < LITTLE_GAIN * held:
+        yield (
+            f"a sequence holds {held:,.0f} slots on average, with the empty end of its last block, and "
+            f"{plan.max_model_len:,} reserved to the longest"
+        )
+
+
+def _mean_tokens_held(requests: Sequence[TracedRequest]) -> float:
+    """Of a sequence at a moment: each grows from its prompt to its end, and a long answer is there for longer."""
+    weighted = sum(each.output * (each.prompt + each.output / 2) for each in requests)
+    return weighted / sum(each.output for each in requests)
 
 
 class _Trial:
@@ -249,19 +267,28 @@ class _Trial:
             now += 0.0 if rate is None else source.expovariate(rate)
 
     def preemption_rate(self, full: dict[str, object]) -> float | None:
-        """Found by bisection below what the server manages at most; None where even at that fewer are preempted."""
-        if _share(full) <= PREEMPTED_SHARE:
+        """Found by bisection between two rates of which only the higher has more preempted: it may be above what the
+        server manages, where requests come in a burst. None where not even all at once bring that about."""
+        high = full["requests_per_second"]
+        if _share(full) <= PREEMPTED_SHARE or not isinstance(high, float):
             return None
-        most = full["requests_per_second"]
-        assert isinstance(most, float)
-        low, high = 0.0, most
+        low = 0.0
+        for _ in range(MAX_DOUBLINGS):
+            if self._preempts(high):
+                break
+            low, high = high, 2 * high
+        else:
+            return None
         for _ in range(NUM_HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if _share(self.run(middle)) <= PREEMPTED_SHARE else (low, middle)
+            low, high = (low, middle) if self._preempts(middle) else (middle, high)
         return high
 
+    def _preempts(self, rate: float) -> bool:
+        return _share(self.run(rate)) > PREEMPTED_SHARE
 
-NUM_HALVINGS = 5
+
+MAX_DOUBLINGS, NUM_HALVINGS = 10, 5
 
 
 def _share(found: dict[str, object]) -> float:
