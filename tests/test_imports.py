@@ -43,7 +43,7 @@ def test_async_llm_imports_no_http_server() -> None:
     assert run_fresh(code).strip() == "[]"
 
 
-@pytest.mark.parametrize("package", ["core", "engine", "sim"])
+@pytest.mark.parametrize("package", ["core", "engine", "sim", "doctor"])
 def test_bookkeeping_imports_no_tensor_library(package: str) -> None:
     modules = modules_of(package)
     assert f"octavo.{package}" in modules

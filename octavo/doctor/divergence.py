@@ -1,17 +1,17 @@
 """Prompts of one group that would share much, were it not for something early that differs."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 from octavo.doctor.alignment import Aligner, Run, common_prefix
-from octavo.doctor.groups import grouped
+from octavo.doctor.groups import MIN_MEMBERS, grouped
 from octavo.doctor.kinds import Difference, kind_of
 from octavo.doctor.spelling import Spelled, Spelling
 
-MIN_MEMBERS = 3
 MAX_SHOWN = 64
 """Prompts of a group whose difference is looked at."""
 
@@ -20,10 +20,11 @@ CONTEXT = 64
 
 
 class Divergence(NamedTuple):
-    """``num_prompts`` of the sample, that have ``num_common`` units in common, in order, part ways after ``start`` of
-    them. ``line``, ``column``: the same place in the text, from 1. ``lost``: units that are the same in another one and
-    come too late to be shared, of all of them; ``num_places``: where they differ before one of those. ``fields``: what
-    differs, ``kind``: what it is; ``before``: the text before it."""
+    """``num_prompts`` of the sample, of ``num_groups``, that have ``num_common`` units in common with others of their
+    group, in order, part ways after ``start`` of them. ``line``, ``column``: the same place in the text, from 1.
+    ``lost``: units that are the same in another one and come too late to be shared, of all of them; ``num_places``:
+    where they differ before one of those. ``fields``: what differs, ``kind``: what it is; ``before``: the text before
+    it."""
 
     num_prompts: int
     num_common: float
@@ -35,6 +36,7 @@ class Divergence(NamedTuple):
     kind: str
     fields: Sequence[str]
     before: str
+    num_groups: int = 1
 
 
 class _Member(NamedTuple):
@@ -44,10 +46,24 @@ class _Member(NamedTuple):
 
 
 def divergences(prompts: Sequence[Spelled], spelling: Spelling) -> list[Divergence]:
-    """Those that lose most first."""
+    """Those that lose most first. Groups in which the same kind of thing differs at the same place are one."""
     shared = _longest_shared(prompts)
     found = [_examine(numbers, prompts, shared, spelling) for numbers in grouped(prompts, spelling.run)]
-    return sorted((each for each in found if each is not None), key=lambda each: -each.lost)
+    alike = defaultdict[tuple[str, int, int], list[Divergence]](list)
+    for each in found:
+        if each is not None:
+            alike[each.kind, each.start, each.line].append(each)
+    return sorted(map(_merged, alike.values()), key=lambda each: -each.lost)
+
+
+def _merged(alike: list[Divergence]) -> Divergence:
+    """The largest, with the numbers of all."""
+    largest = max(alike, key=lambda each: each.lost)
+    return largest._replace(
+        num_prompts=sum(each.num_prompts for each in alike),
+        lost=sum(each.lost for each in alike),
+        num_groups=len(alike),
+    )
 
 
 def _longest_shared(prompts: Sequence[Spelled]) -> list[int]:
@@ -64,8 +80,6 @@ def _examine(
     numbers: list[int], prompts: Sequence[Spelled], shared: Sequence[int], spelling: Spelling
 ) -> Divergence | None:
     """``numbers``: of the prompts of a group; each is held against its first one, and that against the second."""
-    if len(numbers) < MIN_MEMBERS:
-        return None
     aligner = Aligner(prompts[numbers[0]], spelling.run)
     members = [_member(prompts[number], aligner, shared[number]) for number in numbers[1:]]
     first = _member(prompts[numbers[0]], Aligner(prompts[numbers[1]], spelling.run), shared[numbers[0]])

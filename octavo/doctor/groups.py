@@ -1,7 +1,7 @@
 """Prompts that have much in common, wherever it stands in them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from zlib import crc32
 
@@ -14,6 +14,11 @@ resemblance and containment of documents", Broder, SEQUENCES 1997)."""
 MIN_COMMON = 4
 """Of a sketch: fewer may be chance."""
 
+MOST_OF_IT = 0.5
+"""Of a sketch: templates that have phrases in common are told apart."""
+
+MIN_MEMBERS = 3
+
 MAX_LEADERS = 16
 """Of groups in which one run is."""
 
@@ -24,14 +29,24 @@ def sketch(prompt: Spelled, run: int) -> list[int]:
 
 
 def grouped(prompts: Sequence[Spelled], run: int) -> list[list[int]]:
-    """Numbers of prompts; each is in the group whose first one it has most in common with."""
+    """Numbers of prompts, in groups of ``MIN_MEMBERS`` and more: first those that have most of their text in common,
+    then, of what is left, those that have something in common."""
+    sketches = [sketch(prompt, run) for prompt in prompts]
+    close = _grouped(range(len(prompts)), sketches, MOST_OF_IT)
+    left = sorted(number for group in close if len(group) < MIN_MEMBERS for number in group)
+    groups = [*close, *_grouped(left, sketches, 0.0)]
+    return [group for group in groups if len(group) >= MIN_MEMBERS]
+
+
+def _grouped(numbers: Iterable[int], sketches: Sequence[Sequence[int]], part: float) -> list[list[int]]:
+    """Each is in the group whose first one it has most in common with, ``part`` of its sketch at least."""
     leaders: defaultdict[int, list[int]] = defaultdict(list)
     groups: dict[int, list[int]] = {}
-    for number, prompt in enumerate(prompts):
-        marks = sketch(prompt, run)
+    for number in numbers:
+        marks = sketches[number]
         votes = Counter(leader for mark in marks for leader in leaders.get(mark, ()))
         best, common = max(votes.items(), key=lambda item: item[1], default=(number, 0))
-        if common >= MIN_COMMON:
+        if common >= max(MIN_COMMON, part * len(marks)):
             groups[best].append(number)
             continue
         groups[number] = [number]

@@ -108,6 +108,7 @@ def _finding(found: Divergence, texts: Sequence[Spelled], scale: float, unit: st
     if part < LEAST:
         return None
     each, total = found.lost / found.num_prompts, found.lost * scale
+    groups = f" of {number(found.num_groups)} kinds" if found.num_groups > 1 else ""
     is_field = found.kind != TEXT
     what = f"{found.kind.capitalize()} that differs" if is_field else "Text that differs"
     before, shown = _shown(found)
@@ -115,9 +116,9 @@ def _finding(found: Divergence, texts: Sequence[Spelled], scale: float, unit: st
         "differing-field" if is_field else "differing-first-lines",
         graded(part, LOST_WARNING, LOST_SEVERE) or Severity.NOTE,
         f"{what} at {unit} {number(found.start)} (line {number(found.line)}, character {number(found.column)}: "
-        f"{before}{shown}) keeps {number(round(found.num_prompts * scale))} prompts from sharing what follows"
-        f"{_places(found)}: {number(each)} {unit}s a request, {number(total)} in all, {share(part)} of all prompts' "
-        f"{unit}s, are the same in another prompt and are computed again.",
+        f"{before}{shown}) keeps {number(round(found.num_prompts * scale))} prompts{groups} from sharing what "
+        f"follows{_places(found)}: {number(each)} {unit}s a request, {number(total)} in all, {share(part)} of all "
+        f"prompts' {unit}s, are the same in another prompt and are computed again.",
         _change(found, unit),
         f"{number(each)} {unit}s fewer to compute for each of these requests, {share(part)} of all.",
         {

@@ -147,6 +147,24 @@ def test_groups_are_told_apart() -> None:
     assert found["a number"]["lost"] == 40 * 400
 
 
+def test_templates_that_have_phrases_in_common_are_told_apart() -> None:
+    texts = []
+    for each in range(120):
+        rules = "\n".join(
+            f"Rule {each % 3}-{rule}: answer question {rule} of the list in a sentence." for rule in range(30)
+        )
+        texts.append(f"Time {NOON + dt.timedelta(seconds=each):%H:%M:%S}\n{rules}\nWhat about {each}?")
+    finding = only(examined(texts, CharacterSpelling()))
+    assert (finding.figures["kind"], finding.figures["num_prompts"]) == ("a time", 120)
+    assert "keeps 120 prompts of 3 kinds from sharing what follows:" in finding.what
+    assert "more such places" not in finding.what
+
+
+def test_a_short_template_before_long_texts_is_found() -> None:
+    texts = [f"{SEVEN} {7919 * each} {some_words(300, 4)} {some_words(1500, 300 + each)}" for each in range(30)]
+    assert only(examined(texts)).figures["lost_each"] == 300
+
+
 def test_a_time_in_two_places() -> None:
     texts = []
     for each in range(30):
