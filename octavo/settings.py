@@ -3,12 +3,12 @@
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from octavo.core.errors import ConfigurationError
 from octavo.engine_args import EngineArgs
+from octavo.nearest import nearest
 
 _OTHER_NAMES = {"gpu_memory_utilization": "memory_utilization"}
 """Names of the field that Octavo takes too -> its own."""
@@ -37,8 +37,8 @@ def read_settings(given: Mapping[str, Any]) -> EngineArgs:
 
 
 def _hint(name: str) -> str:
-    near = get_close_matches(name, (*_NAMES, *_OTHER_NAMES), n=1)
-    return f" (did you mean {near[0]}?)" if near else "; octavo.EngineArgs lists the settings"
+    near = nearest(name, (*_NAMES, *_OTHER_NAMES))
+    return f" (did you mean {near}?)" if near else "; octavo.EngineArgs lists the settings"
 
 
 def _read_template(given: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.server import admin, completions, embeddings, system, tokenize
+from octavo.server import admin, completions, embeddings, openapi, system, tokenize
 from octavo.server.chat import routes as chat
 from octavo.server.messages import routes as messages
 from octavo.server.responses import routes as responses
@@ -68,3 +68,10 @@ def test_the_readme_names_every_route() -> None:
     paths = {route.path.split("/{")[0] for family in families for route in family.router.routes}  # type: ignore[attr-defined]
     assert "/v1/chat/completions" in paths
     assert {path for path in paths if f"`{path}`" not in readme} == set()
+
+
+def test_the_page_of_endpoints_names_every_route() -> None:
+    text = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+    table = text[: text.index("## Clients")]
+    paths = {re.sub(r"/\{\w+\}", "", route.path) for route in openapi.ROUTES}
+    assert {path for path in paths if path not in table} == set()

@@ -6,7 +6,6 @@ Defaults live in one place, ``EngineArgs`` and ``SamplingParams``: a flag that n
 
 import functools
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler_types import POLICY_NAMES, PREEMPTION_MODES
 from octavo.core.speculation import SPECULATION_METHODS
+from octavo.nearest import nearest
 from octavo.plain_yaml import parse_yaml
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -83,8 +83,8 @@ def _apply_config(ctx: click.Context, _param: click.Parameter, path: Path | None
     for key, value in _read_yaml(path).items():
         flag = str(key).replace("_", "-")
         if flag not in settings:
-            near = get_close_matches(flag, settings, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else f"; `{ctx.command_path} --help` lists the settings"
+            near = nearest(flag, settings)
+            hint = f" (did you mean {near}?)" if near else f"; `{ctx.command_path} --help` lists the settings"
             raise ConfigurationError(f"unknown setting {key!r} in {path}{hint}")
         parameter = settings[flag]
         if parameter.name in defaults:

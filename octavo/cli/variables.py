@@ -1,9 +1,10 @@
 """OCTAVO_* variables that no setting reads: a misspelt one would otherwise do nothing, without a word."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 
 import click
+
+from octavo.nearest import nearest
 
 PREFIX = "OCTAVO_"
 
@@ -17,8 +18,8 @@ def warn_of_unknown(environment: Mapping[str, str], commands: Iterable[click.Com
     known = WITHOUT_FLAG.union(*map(_variables, commands)) if given else WITHOUT_FLAG
     for name in given:
         if name not in known:
-            near = get_close_matches(name[len(PREFIX) :], [other[len(PREFIX) :] for other in known], n=1)
-            hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+            near = nearest(name[len(PREFIX) :], [other[len(PREFIX) :] for other in known])
+            hint = f"; did you mean {PREFIX}{near}?" if near else ""
             click.echo(f"Warning: the variable {name} is no setting of Octavo and is ignored{hint}", err=True)
 
 

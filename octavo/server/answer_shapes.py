@@ -205,6 +205,19 @@ class Tokens(Shape):
     token_strs: list[str] | None
 
 
+class TokenizerInfo(Shape):
+    """``eos_token``: of those that end an answer the one with the lowest id."""
+
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int
+    bos_token: str | None
+    eos_token: str | None
+    eos_tokens: list[str]
+    special_tokens: list[str]
+    chat_template: str | None
+
+
 class DetokenizedText(Shape):
     prompt: str
 

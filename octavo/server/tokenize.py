@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info, in vLLM's shapes."""
 
 from typing import Any
 
@@ -79,3 +79,27 @@ async def detokenize(request: Request) -> Response:
     check_token_ids("tokens", fields.tokens, state.engine.limits.vocab_size)
     text = await in_text_thread(state, lambda: state.tokenizer.decode(fields.tokens, skip_special_tokens=False))
     return json_response({"prompt": text})
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(request: Request) -> Response:
+    """What clients need that make prompts of conversations themselves."""
+    state = server_state(request)
+    state.require_ready()
+    tokenizer = state.tokenizer
+
+    def text(token_id: int) -> str:
+        return tokenizer.token_bytes(token_id).decode(errors="replace")
+
+    ends = [text(token_id) for token_id in sorted(tokenizer.eos_token_ids)]
+    body = {
+        "tokenizer_class": type(tokenizer).__name__,
+        "vocab_size": tokenizer.vocab_size,
+        "model_max_length": state.engine.limits.max_model_len,
+        "bos_token": None if tokenizer.bos_token_id is None else text(tokenizer.bos_token_id),
+        "eos_token": ends[0] if ends else None,
+        "eos_tokens": ends,
+        "special_tokens": [text(token_id) for token_id in sorted(tokenizer.special_token_ids)],
+        "chat_template": tokenizer.template_source(for_tools=False),
+    }
+    return json_response(body)

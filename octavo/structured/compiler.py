@@ -198,6 +198,7 @@ def is_of_text(error: str) -> bool:
 
 
 _QUOTED_LINE = re.compile(r"\d+ \| |\^|<")
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\]]*)\]")
 _PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")
 
 
@@ -207,4 +208,5 @@ def _sentence(error: str) -> str:
         return "it cannot be compiled"
     lines = (line.strip() for line in error.splitlines())
     sentence = " ".join(line for line in lines if line and not _QUOTED_LINE.match(line))
+    sentence = _UNKNOWN_KEYS.sub(lambda found: f"the schema uses {found[1]}, which is not supported", sentence)
     return _PLACE.sub("", sentence).split(" Enable '")[0][:300]  # nobody can switch on options of the library

@@ -130,6 +130,7 @@ def test_sampling_flags_and_the_seed_of_both(run: Run) -> None:
     [
         ("max-num-seq: 3", "unknown setting 'max-num-seq' in"),
         ("max-num-seq: 3", "did you mean max-num-seqs?"),
+        ("maxmodel: 3", "did you mean max-model-len?"),
         ("zzz: 3", "`octavo probe --help` lists the settings"),
         ("config: other.yaml", "unknown setting 'config'"),
         ("1: 3", "unknown setting '1' in"),

@@ -244,6 +244,7 @@ def item(**fields: Any) -> dict[str, Any]:
         ({"background": True}, "background"),
         ({"store": True}, "store"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"seed": -1}, "seed"),
     ],
     ids=lambda value: repr(value)[:60],
 )

@@ -55,3 +55,10 @@ def test_bad_input(client: httpx.Client, path: str, fields: dict[str, Any]) -> N
     answer = client.post(path, json=fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_what_the_tokenizer_is(client: httpx.Client) -> None:
+    body = client.get("/tokenizer_info").json()
+    assert (body["bos_token"], body["eos_token"], body["special_tokens"]) == ("<s>", "</s>", ["<s>", "</s>"])
+    assert (body["vocab_size"], body["model_max_length"]) == (258, 512)
+    assert "chat_template" in body

@@ -16,6 +16,9 @@ export class Playground {
     this.send = root.querySelector("#send");
     this.onBlocks = onBlocks;
     this.answers = [];
+    this.form.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
+    });
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.abort) this.abort.abort();

@@ -29,7 +29,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True):
-    """OpenAI's fields, and of Octavo's own ``priority`` and ``cache_salt``."""
+    """OpenAI's fields, chat's ``seed``, and of Octavo's own ``priority`` and ``cache_salt``."""
 
     model: str | None = None
     input: Any = None
@@ -38,6 +38,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     stream: bool | None = None
+    seed: Int64 | None = None
     text: Any = None
     tools: list[Any] | None = None
     tool_choice: Any = None
@@ -69,6 +70,7 @@ def as_chat_request(fields: ResponsesRequest) -> ChatRequest:
         temperature=fields.temperature,
         top_p=fields.top_p,
         stream=fields.stream,
+        seed=fields.seed,
         response_format=_response_format(fields.text),
         tools=None if fields.tools is None else [_tool(index, tool) for index, tool in enumerate(fields.tools)],
         tool_choice=_tool_choice(fields.tool_choice),
