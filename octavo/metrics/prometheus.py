@@ -68,7 +68,10 @@ class EngineMetrics:
         self._refused[reason] += 1
 
     def count_engine_restart(self) -> None:
-        """Another engine process takes the place of one that has ended; what the engine counts begins at 0 again."""
+        """Another engine process takes the place of one that has ended: until it reports, nothing runs and there is no
+        pool. What the engine counts begins at 0 again, but for refusals, which are counted here too."""
+        self._refused = self.rejected
+        self._stats = EngineStats()
         self.num_engine_restarts += 1
 
     def watch_queue(self, figures: Callable[[], tuple[int, int]]) -> None:

@@ -53,6 +53,22 @@ def test_reasons_are_bounded() -> None:
     assert value(metrics, "octavo:requests_rejected_total", reason="other") == 1000 - MAX_REASONS + 4
 
 
+def test_an_engine_that_has_ended_has_no_pool_and_its_refusals_stay_counted() -> None:
+    """Else alerts would count the refusals again, and an old head of the line would grow older."""
+    now = 1000.0
+    metrics = EngineMetrics("m", lambda: now)
+    metrics.count_refused("invalid")
+    stats = EngineStats(num_running=3, num_blocks=8, num_active_blocks=8, head_since=900.0, rejected={"prompt": 2})
+    metrics.observe(EngineOutputs(stats=stats), [])
+    metrics.count_engine_restart()
+    scraped = ("vllm:num_requests_running", "octavo:kv_blocks_total", "octavo:queue_head_age_seconds")
+    assert [value(metrics, name) for name in scraped] == [0, 0, 0]
+    assert value(metrics, "octavo:kv_blocks", state="active") == 0
+    metrics.observe(EngineOutputs(stats=EngineStats(rejected={"prompt": 1})), [])
+    assert value(metrics, "octavo:requests_rejected_total", reason="prompt") == 3
+    assert value(metrics, "octavo:requests_rejected_total", reason="invalid") == 1
+
+
 def test_blocks_by_state() -> None:
     metrics = EngineMetrics("m")
     stats = EngineStats(

@@ -50,6 +50,8 @@ def test_an_engine_that_ends_is_started_again(tmp_path: Path) -> None:
         first = psutil.Process(server.engine_pid)
         first.kill()
         wait_until(lambda: statuses(server) == (503, 200))
+        assert server.metric("vllm:num_requests_running") == 0
+        assert server.metric("octavo:kv_blocks_total") == 0
         with server.client() as client:
             refused = client.post("/v1/completions", json={"prompt": "x"})
         assert "another one is being started" in check_error(refused, 503)["message"]
