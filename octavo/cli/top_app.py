@@ -1,7 +1,7 @@
 """``octavo top`` on a terminal: the map of the pool, the queues and rates, by textual (extra ``tui``)."""
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -110,6 +110,7 @@ class TopApp(App[None]):
         self._interval = interval
         self._before: Reading | None = None
         self._is_paused = False
+        self._is_looking = False
 
     def compose(self) -> ComposeResult:
         yield Static("connecting", id="figures", markup=False)
@@ -130,17 +131,23 @@ class TopApp(App[None]):
         self.sub_title = "paused" if self._is_paused else ""
 
     def _look_again(self) -> None:
-        if not self._is_paused:
+        """One at a time, however slow the server is."""
+        if not self._is_paused and not self._is_looking:
+            self._is_looking = True
             self._look()
 
-    @work(thread=True, exclusive=True, group="look")
+    @work(thread=True, group="look")
     def _look(self) -> None:
         try:
             reading, pool = self._reader.read(), self._reader.read_pool()
         except OctavoError as error:
-            self.call_from_thread(self.query_one("#figures", Static).update, str(error))
+            self.call_from_thread(self._end_look, self.query_one("#figures", Static).update, str(error))
             return
-        self.call_from_thread(self.show, reading, pool)
+        self.call_from_thread(self._end_look, self.show, reading, pool)
+
+    def _end_look(self, show: Callable[..., object], *what: object) -> None:
+        self._is_looking = False
+        show(*what)
 
     @work(thread=True, exclusive=True, group="block")
     def _ask(self, block: int) -> None:
@@ -174,7 +181,8 @@ class TopApp(App[None]):
         for request in requests:
             identity, choice, place = request[:3]
             numbers = (str(request[index]) for index in (5, 6, 8, 9))
-            table.add_row(f"…{identity[-8:]}/{choice}", PLACES.get(place, place), *numbers, bar(request, longest))
+            name = Text(f"…{identity[-8:]}/{choice}")  # a plain string would be read as markup
+            table.add_row(name, PLACES.get(place, place), *numbers, bar(request, longest))
         table.move_cursor(row=min(at, max(0, len(requests) - 1)))
 
 

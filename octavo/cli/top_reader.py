@@ -108,7 +108,7 @@ class ServerReader:
     def _understood(self, read: Callable[[], T]) -> T:
         try:
             return read()
-        except (ValueError, KeyError, TypeError) as error:
+        except (LookupError, ValueError, TypeError) as error:
             raise OctavoError(f"{self.url} does not answer as a server of Octavo does") from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
@@ -139,7 +139,11 @@ def _split(url: str) -> SplitResult:
 
 
 def parse_figures(page: str) -> tuple[str, dict[str | tuple[str, str], float]]:
-    """The served model's name and the samples of a page of metrics."""
+    """The served model's name and the samples of a page of metrics.
+
+    Raises:
+        LookupError, ValueError: it is not that of a server of Octavo.
+    """
     model, figures = "", dict[str | tuple[str, str], float]()
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -148,6 +152,8 @@ def parse_figures(page: str) -> tuple[str, dict[str | tuple[str, str], float]]:
             figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
             for label in labels.values():
                 figures[sample.name, label] = sample.value
+    if "octavo:kv_blocks_total" not in figures:
+        raise ValueError("it tells nothing of a pool")
     return model, figures
 
 

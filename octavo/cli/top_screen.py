@@ -21,11 +21,13 @@ def screen(url: str, before: Reading, now: Reading) -> str:
 
 
 def figures(before: Reading, now: Reading) -> Iterable[str]:
-    """Lines of the server's figures, with rates between two looks."""
+    """Lines of the server's figures, with rates between two looks. A counter that is less than before began at 0 again
+    in between: its engine, or its server, is another one."""
     seconds = max(1e-9, now.time - before.time)
 
     def rate(name: str) -> float:
-        return (now.value(name) - before.value(name)) / seconds
+        counted, earlier = now.value(name), before.value(name)
+        return (counted if counted < earlier else counted - earlier) / seconds
 
     def count(name: str, label: str | None = None) -> str:
         return f"{now.value(name, label):,.0f}"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,13 @@ from textual.widgets import DataTable, Static
 
 from octavo.cli.top_app import BAR_WIDTH, PoolMap, TopApp, bar
 from octavo.cli.top_map import ACTIVE, CACHED, FREE, PINNED, SHARED, WIDELY_SHARED, blocks_per_cell, rows_of, tally
-from octavo.cli.top_reader import Reading, ServerReader
+from octavo.cli.top_reader import Reading, ServerReader, parse_figures
+from octavo.cli.top_screen import figures
 from octavo.core.errors import OctavoError
 from tests.support.fake_server import ServerProcess, running_real_server
 from tests.support.models import rand_model
 from tests.support.terminal import wait_until_shown
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 CODES = bytes([0, 1, 254, 255, 2, 3, 4, 6, 80])
 SIGNS = [FREE, CACHED, PINNED, PINNED, ACTIVE, ACTIVE, SHARED, WIDELY_SHARED, WIDELY_SHARED]
@@ -77,9 +79,9 @@ async def test_map_queues_and_rates() -> None:
     reader = FakeReader(pool_of(CODES, request(1), request(2, "waiting")))
     app = TopApp(reader, 0.05)
     async with app.run_test(size=(100, 30)) as pilot:
-        figures = app.query_one("#figures", Static)
-        await until(lambda: "generation 100.0 tokens/s" in str(figures.content))
-        assert "fake-model at http://fake" in str(figures.content)
+        shown = app.query_one("#figures", Static)
+        await until(lambda: "generation 100.0 tokens/s" in str(shown.content))
+        assert "fake-model at http://fake" in str(shown.content)
         assert app.query_one(PoolMap).render().plain == "".join(sign.character for sign in SIGNS)
         table = app.query_one(DataTable)
         assert table.row_count == 2
@@ -97,8 +99,50 @@ async def test_map_queues_and_rates() -> None:
         assert reader.num_looks == seen
         await pilot.press("p")
         reader.error = "cannot reach http://fake"
-        await until(lambda: "cannot reach" in str(figures.content))
+        await until(lambda: "cannot reach" in str(shown.content))
         await pilot.press("q")
+
+
+async def test_names_are_no_markup() -> None:
+    app = TopApp(FakeReader(pool_of(CODES, ["a[/red]", *request(1)[1:]])), 0.05)
+    async with app.run_test(size=(100, 30)) as pilot:
+        table = app.query_one(DataTable)
+        await until(lambda: table.row_count == 1)
+        await pilot.pause()
+        assert "a[/red]/0" in str(table.get_row_at(0)[0])
+
+
+async def test_a_slow_server_is_asked_once_at_a_time() -> None:
+    reader, answer = FakeReader(None), threading.Event()
+    read = reader.read
+
+    def read_slowly() -> Reading:
+        reading = read()
+        assert answer.wait(PATIENCE)
+        return reading
+
+    reader.read = read_slowly  # type: ignore[method-assign]
+    app = TopApp(reader, 0.02)
+    async with app.run_test() as pilot:
+        await pilot.pause(0.3)
+        assert reader.num_looks == 1
+        answer.set()
+        await until(lambda: reader.num_looks > 3)
+
+
+def test_rates_over_a_restart_are_those_since() -> None:
+    before = Reading(1.0, "m", {"vllm:generation_tokens_total": 500.0}, None)
+    now = Reading(3.0, "m", {"vllm:generation_tokens_total": 40.0}, None)
+    assert "generation 20.0 tokens/s" in "\n".join(figures(before, now))
+
+
+PAGES = ("", "<html>hi</html>", '{"a", ="c"} b ', "# TYPE node_load1 gauge\nnode_load1 0.5\n")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_that_is_not_octavos(page: str) -> None:
+    with pytest.raises((LookupError, ValueError)):
+        parse_figures(page)
 
 
 async def test_without_the_admin_key_and_on_a_small_screen() -> None:
