@@ -46,7 +46,7 @@ def doctor(source: str, json_path: Path | None, **given: Any) -> None:
     OpenAI's batch format, or with messages or a prompt each. The exit code is 3 if something
     severe was found, else 0. docs/doctor.md says what is looked for.
     """
-    if source.startswith(("http:", "https:")):
+    if _is_address(source):
         report = _examine_server(ServerReader(source, given["api_key"], limit=1), given["interval"])
     else:
         report = _examine_file(source, given)
@@ -54,6 +54,11 @@ def doctor(source: str, json_path: Path | None, **given: Any) -> None:
     write_json(json_path, {"doctor": as_json(report)})
     if report.is_severe:
         sys.exit(SEVERE_EXIT_CODE)
+
+
+def _is_address(source: str) -> bool:
+    """``host:8000`` is meant to be one, though the reader refuses it."""
+    return "://" in source or (":" in source and not Path(source).exists())
 
 
 def _examine_file(trace: str, given: dict[str, Any]) -> Report:

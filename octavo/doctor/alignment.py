@@ -1,5 +1,6 @@
 """Where two prompts are the same, in order."""
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 from octavo.doctor.spelling import UNIT_BYTES, Spelled
@@ -65,7 +66,9 @@ class Aligner:
     def _next(self, other: bytes, at: int, start: int) -> Run | None:
         """The first run in the other from ``start`` on that is in the one after ``at``."""
         for place in range(start, len(other) // UNIT_BYTES - self._run + 1):
-            for found in self._places.get(_piece(other, place, self._run), ()):
-                if found >= at:
-                    return Run(found, place, _common(self._data, found, other, place))
+            places = self._places.get(_piece(other, place, self._run), ())
+            later = bisect_left(places, at)
+            if later < len(places):
+                found = places[later]
+                return Run(found, place, _common(self._data, found, other, place))
         return None

@@ -193,6 +193,13 @@ def test_what_a_terminal_would_act_on_is_not_shown() -> None:
     assert "\\x1b[31m" in finding.what
 
 
+def test_prompts_that_are_one_letter_over_and_over() -> None:
+    """What is the same everywhere is looked up, not searched through."""
+    texts = [f"{each:04}" + "x" * 16_000 for each in range(40)]
+    report = examined(texts, CharacterSpelling())
+    assert "40 prompts of 640,160 characters" in report.looked_at[0]
+
+
 @given(st.integers(0, 10**6), st.integers(1, 200), st.integers(1, 3000))
 def test_stretches_hold_what_came_in_a_row(seed: int, num_stretches: int, count: int) -> None:
     sample = Stretches[int](num_stretches, seed)

@@ -56,7 +56,11 @@ def test_with_another_key_less_is_told(pinned_server: ServerProcess) -> None:
 
 
 def test_what_cannot_be_examined() -> None:
-    for source, message in (("http://127.0.0.1:1", "cannot reach http://127.0.0.1:1"), ("http://", "is no address")):
+    for source, message in (
+        ("http://127.0.0.1:1", "cannot reach http://127.0.0.1:1"),
+        ("http://", "is no address"),
+        ("localhost:8000", "give one such as http://127.0.0.1:8000"),
+    ):
         failed = doctor(source)
         assert failed.returncode == 1
         assert message in failed.stderr
