@@ -12,6 +12,13 @@ from octavo.server.reasoning import REASONING_PARSERS
 answer_options = all_of(
     setting("--served-model-name", help="Name of the model in the API.  [default: MODEL as given]"),
     setting(
+        "--restart-engine",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="How many times in ten minutes an engine that has ended is started again; 0: all ends with it.",
+    ),
+    setting(
         "--enable-auto-tool-choice/--no-enable-auto-tool-choice",
         default=True,
         help="Whether the model may decide by itself to call a tool.  [default: yes]",

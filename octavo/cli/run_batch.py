@@ -61,7 +61,7 @@ def answer(
     else:
         progress = Progress(batch.num_lines, batch.num_before, batch.num_unreadable)
         progress.close()
-    ended_badly = f"{progress.num_refused:,} were refused and {progress.num_failed:,} failed"
+    ended_badly = f"{progress.num_refused:,} got an error as their answer and {progress.num_failed:,} failed"
     click.echo(f"{progress.done} are answered; in this run {ended_badly}.")
     if batch.has_changed:
         raise ConfigurationError("the input was changed meanwhile; what is written is of the lines as they were read")

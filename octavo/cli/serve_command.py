@@ -103,13 +103,6 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     help="Seconds that running requests get after SIGTERM.",
 )
 @answer_options
-@setting(
-    "--restart-engine",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many times in ten minutes an engine that has ended is started again; then the server ends.",
-)
 @setting("--disable-log-stats", is_flag=True, help="No line of figures every ten seconds.")
 @setting(
     "--otlp-traces-endpoint",

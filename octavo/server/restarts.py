@@ -1,7 +1,14 @@
-"""How often an engine that has ended may be started again."""
+"""An engine that has ended and is started again, as often as that may be."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
+
+from octavo.core.errors import ConfigurationError
+from octavo.engine.process import EngineFactory
+from octavo.server.state import Phase, ServerState
+
+logger = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 600.0
 
@@ -24,3 +31,32 @@ class RestartBudget:
             return False
         self._times.append(now)
         return True
+
+
+async def outlive(state: ServerState, factory: EngineFactory, budget: RestartBudget) -> str:
+    """Start another engine whenever one has ended, as long as ``budget`` lasts; then ``state`` is dead. Returns how the
+    last one ended."""
+    while True:
+        await state.engine.child.dead.wait()
+        ending = f"The engine process ended with code {state.engine.child.exit_code}"
+        if not await _restarted(state, factory, budget, ending):
+            state.phase = Phase.DEAD
+            return ending
+
+
+async def _restarted(state: ServerState, factory: EngineFactory, budget: RestartBudget, ending: str) -> bool:
+    """Is there another engine now? Its predecessor's requests have been told that they are lost."""
+    while state.phase in (Phase.READY, Phase.RESTARTING) and budget.take():
+        state.phase = Phase.RESTARTING
+        state.metrics.count_engine_restart()
+        logger.error("%s; another one is started (at most %d in ten minutes).", ending, budget.limit)
+        try:
+            await state.engine.restart(factory)
+        except ConfigurationError as error:
+            ending = str(error).rstrip(".")
+            continue
+        if state.phase is Phase.RESTARTING:
+            state.phase = Phase.READY
+            logger.info("The engine runs again.")
+        return True
+    return False

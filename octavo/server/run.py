@@ -20,7 +20,7 @@ from octavo.server.http import HttpServer, http_config, listen, loop_factory
 from octavo.server.ledger import Ledger
 from octavo.server.life import Model, bring_up, in_daemon_thread, take_down
 from octavo.server.recording import RequestRecorder
-from octavo.server.restarts import RestartBudget
+from octavo.server.restarts import RestartBudget, outlive
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
 from octavo.server.tracing.setup import trace_requests
@@ -106,33 +106,10 @@ class ServerRun:
         model = await bring_up(state, find_model)
         if state.phase is Phase.READY:
             self._announce(state.tokenizer.has_chat_template)
-        while True:
-            await state.engine.child.dead.wait()
-            ending = f"The engine process ended with code {state.engine.child.exit_code}"
-            if not await self._restarted(model, ending):
-                break
-        state.phase = Phase.DEAD
+        ending = await outlive(state, model.engine_factory, self._restarts)
         logger.error("%s; the server stops.", ending)
         await asyncio.sleep(DEATH_NOTICE_SECONDS)
         raise EngineDeadError(f"{ending}.")
-
-    async def _restarted(self, model: Model, ending: str) -> bool:
-        """Is there another engine now? Its predecessor's requests have been told that they are lost."""
-        state = self._state
-        while state.phase in (Phase.READY, Phase.RESTARTING) and self._restarts.take():
-            state.phase = Phase.RESTARTING
-            state.metrics.count_engine_restart()
-            logger.error("%s; another one is started (at most %d in ten minutes).", ending, self._restarts.limit)
-            try:
-                await state.engine.restart(model.engine_factory)
-            except ConfigurationError as error:
-                ending = str(error).rstrip(".")
-                continue
-            if state.phase is Phase.RESTARTING:
-                state.phase = Phase.READY
-                logger.info("The engine runs again.")
-            return True
-        return False
 
     @property
     def _address(self) -> str:

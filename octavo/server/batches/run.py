@@ -19,6 +19,7 @@ from octavo.server.batches.workers import LineWorkers
 from octavo.server.http import loop_factory
 from octavo.server.ledger import Ledger
 from octavo.server.life import Model, bring_up, take_down
+from octavo.server.restarts import RestartBudget, outlive
 from octavo.server.settings import ServerSettings
 from octavo.server.state import Phase, ServerState
 
@@ -39,7 +40,7 @@ def run_batch(
 
     Raises:
         ConfigurationError: the model cannot be found or loaded, or a file cannot be read or written.
-        EngineDeadError: the engine process ended by itself.
+        EngineDeadError: the engine process ended by itself, and none may be started any more.
         SystemExit: a signal ended it before all was answered.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -57,6 +58,7 @@ class BatchRun:
         engine = AsyncEngineClient(ledger.observing(metrics.observe), settings.log_stats, spawned)
         self._batch = batch
         self._state = ServerState(settings, engine, metrics, started_at=int(time.time()), ledger=ledger)
+        self._restarts = RestartBudget(settings.restart_engine, time.monotonic)
         self._max_open = max_open
         self._progress = Progress(batch.num_lines, batch.num_before, batch.num_unreadable)
         self._signals: list[int] = []
@@ -83,17 +85,21 @@ class BatchRun:
         return self._progress
 
     async def _work(self, find_model: Callable[[], Model]) -> None:
-        await bring_up(self._state, find_model)
-        dead = self._state.engine.child.dead
+        model = await bring_up(self._state, find_model)
         app = create_app(self._state)
-        workers = LineWorkers(app, self._batch, self._progress.note, dead.is_set, self._stopping)
+        workers = LineWorkers(app, self._batch, self._progress.note, self._is_dead, self._stopping)
         try:
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick())
+                living = group.create_task(outlive(self._state, model.engine_factory, self._restarts))
                 await asyncio.gather(*(group.create_task(workers.answer_lines()) for _ in range(self._max_open)))
                 ticking.cancel()
+                living.cancel()
         except BaseExceptionGroup as errors:
             raise self._told(errors.exceptions[0]) from None
+
+    def _is_dead(self) -> bool:
+        return self._state.phase is Phase.DEAD
 
     def _told(self, error: BaseException) -> BaseException:
         if not isinstance(error, EngineDeadError):

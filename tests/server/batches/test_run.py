@@ -38,7 +38,7 @@ from tests.support.batches import (
     wait_for_records,
     write_input,
 )
-from tests.support.fake_server import ServerProcess, engine_stopped
+from tests.support.fake_server import ServerProcess, engine_pid_of, engine_stopped
 from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def test_an_answer_is_the_one_over_http_to_the_byte(server: ServerProcess, tmp_p
     source = write_input(tmp_path / "in", lines)
     code, said = finish(start_fake_batch(source, tmp_path / "out"))
     assert code == 1  # one has failed, as it was told to
-    assert "15 of 15 lines are answered; in this run 6 were refused and 1 failed." in said
+    assert "15 of 15 lines are answered; in this run 6 got an error as their answer and 1 failed." in said
     written = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
     raw = {json.loads(each)["custom_id"]: each for each in written}
     found = answers(tmp_path / "out")
@@ -106,7 +106,7 @@ def test_bad_lines_are_told_and_stop_no_others(tmp_path: Path) -> None:
     source.write_text("\n".join(lines) + "\n" + line("c")[:30])
     code, said = finish(start_fake_batch(source, tmp_path / "out"))
     assert code == 0, said
-    assert "10 of 10 lines are answered; in this run 8 were refused and 0 failed." in said
+    assert "10 of 10 lines are answered; in this run 8 got an error as their answer and 0 failed." in said
     assert set(answers(tmp_path / "out")) == {"a", "b"}
     errors = [record["error"] for record in read_records(tmp_path / "out") if record["error"]]
     assert [error["line"] for error in errors] == [2, 3, 4, 5, 6, 7, 8, 10]
@@ -205,6 +205,28 @@ def test_a_dead_engine_ends_it_and_writes_nothing_of_what_was_open(tmp_path: Pat
     code, said = finish(process)
     assert code == 1
     assert re.search(r"Error: The engine process ended with code \S+ after 1 of 2 lines; the same command goes", said)
+    assert set(answers(tmp_path / "out")) == {"a"}
+
+
+def test_an_engine_that_ends_is_started_again_and_open_lines_are_asked_anew(tmp_path: Path) -> None:
+    lines = [line(f"{i}", prompt=f"x{i}", max_tokens=4) for i in range(40)]
+    source, output = write_input(tmp_path / "in", lines), tmp_path / "out"
+    process = start_fake_batch(source, output, settings={"restart_engine": 1}, step_seconds=0.05)
+    wait_for_records(output, 10, process)
+    psutil.Process(engine_pid_of(process)).kill()
+    code, said = finish(process)
+    assert code == 0, said
+    found = answers(output)
+    assert set(found) == {f"{i}" for i in range(40)}
+    assert {response["status_code"] for response in found.values()} == {200}
+
+
+def test_a_line_that_ends_every_engine_ends_the_run(tmp_path: Path) -> None:
+    source = write_input(tmp_path / "in", [line("a", prompt="x", max_tokens=1), line("b", prompt="!crash")])
+    code, said = finish(start_fake_batch(source, tmp_path / "out", max_open=1, settings={"restart_engine": 1}))
+    assert code == 1
+    assert said.count("another one is started") == 1
+    assert "Error: The engine process ended with code" in said
     assert set(answers(tmp_path / "out")) == {"a"}
 
 
