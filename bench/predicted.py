@@ -129,7 +129,7 @@ def measure(bench: Bench, loads: Mapping[str, Load], repeats: int) -> tuple[Line
     with tqdm(total=repeats * len(loads), desc="loads", unit="", disable=None, leave=False) as bar:
         for repeat in range(repeats):
             for number, (name, load) in enumerate(loads.items()):
-                bench.calibrate(number, len(loads))
+                bench.calibrate((number + repeat) % len(loads), len(loads))
                 plan = load.workload.plan(load.rate, "completions", repeat * len(loads) + number)
                 sent[name].append((plan, bench.measured(plan, load.rate)))
                 bar.update()

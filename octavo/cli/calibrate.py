@@ -18,7 +18,7 @@ from octavo.cli.options import ENGINE_FIELDS, engine_options_with, model_argumen
 from octavo.cli.table import print_table, write_text
 from octavo.core.errors import ConfigurationError
 from octavo.sim.cost_text import costs_document
-from octavo.sim.costs import LinearCosts
+from octavo.sim.costs import BlockCosts, LinearCosts
 from octavo.sim.fit import TERMS, Cell, Fitted, fit_and_check
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def calibrate(engine_args: "EngineArgs", output: Path, rounds: int) -> None:
     check_can_write(output)
     cells, limits = measure_steps(engine_args, rounds)
     found = fit_and_check(cells)
-    costs = measure_front(engine_args, limits, found.costs, rounds)
+    costs = measure_front(engine_args, limits, replace(found.costs, blocks=measure_blocks(engine_args)), rounds)
     report(costs, found)
     origin = {
         "model": engine_args.model,
@@ -122,6 +122,18 @@ def measure_front(args: "EngineArgs", limits: "EngineLimits", costs: LinearCosts
         return replace(costs, front=runs.front(costs))
 
 
+def measure_blocks(args: "EngineArgs") -> BlockCosts:
+    """What sizes of blocks cost with this back end and the model's heads."""
+    from octavo.bench.calibrate.blocks import block_costs
+    from octavo.kernels.interface import AttentionSpec
+    from octavo.kernels.registry import select_ops
+    from octavo.loading.planned_model import planned_model
+
+    config = planned_model(args.model).config
+    spec = AttentionSpec(config.num_heads, config.num_kv_heads, config.head_dim, config.scale)
+    return block_costs(select_ops(args.backend), spec, args.kv_dtype)
+
+
 def serve_arguments(args: "EngineArgs") -> list[str]:
     """Of `octavo serve`, the model first: what differs from the defaults."""
     defaults = {field.name: field.default for field in fields(args)}
@@ -141,8 +153,11 @@ def report(costs: LinearCosts, found: Fitted) -> None:
     """What each thing costs, and how far the fit is off."""
     click.echo(machine_line())
     rows = [{"what": TITLES[name], "cost": 1e6 * getattr(costs, name)} for name in TERMS]
+    rows.append({"what": "to give out a block, in these", "cost": 1e6 * costs.blocks.seconds})
     rows += [{"what": FRONT_TITLES[name], "cost": 1e6 * value} for name, value in asdict(costs.front).items()]
     print_table(rows, {"what": "what", "cost": "microseconds"})
+    factors = ", ".join(f"{factor:.2f} at {size:g}" for size, factor in costs.blocks.context_factors)
+    click.echo(f"time for a token of context by the size of blocks: {factors}")
     titles = {"steps": (found.num_own, found.own), "steps held out of the fit": (found.num_held_out, found.held_out)}
     for title, (count, each) in titles.items():
         click.echo(f"{count} kinds of {title}: {each.median:.1%} off at the median, {each.p90:.1%} at p90")

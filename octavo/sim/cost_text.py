@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core.errors import ConfigurationError
-from octavo.sim.costs import CostModel, Front, LinearCosts, RooflineCosts, TableCosts
+from octavo.sim.costs import BlockCosts, CostModel, Front, LinearCosts, RooflineCosts, TableCosts
 from octavo.sim.published import SPLITWISE, published_costs
 
 FORMAT = 1
 """Of the JSON layout."""
 
 KINDS: dict[str, Callable[..., CostModel]] = {"linear": LinearCosts, "roofline": RooflineCosts, "table": TableCosts}
+
+PARTS: Mapping[str, Callable[..., Any]] = {"front": Front, "blocks": BlockCosts}
+"""Of every kind, in a file: objects."""
 
 DEFAULT = "linear:base=0.024,per_decode=0.0001,per_chunk_token=0.0001"
 """A step takes 24 ms and 0.1 ms for each token: about one accelerator (as in ``octavo bench admission``)."""
@@ -44,8 +47,8 @@ def parse_costs(text: str) -> CostModel:
 
 
 def read_costs(path: Path) -> CostModel:
-    """A JSON object: ``format`` (1), ``kind``, the fields of that kind of cost model, and perhaps ``front`` with those
-    of one. What ``calibration`` says, of where it comes from, is for people.
+    """A JSON object: ``format`` (1), ``kind``, the fields of that kind of cost model, and perhaps ``PARTS``. What
+    ``calibration`` says, of where it comes from, is for people.
 
     Raises:
         ConfigurationError: the file cannot be read, or is no such object.
@@ -74,26 +77,25 @@ def make_costs(kind: str, parameters: Mapping[str, Any]) -> CostModel:
     Raises:
         ConfigurationError: one is unknown, missing, or no number above or at 0.
     """
-    given = {name: value for name, value in parameters.items() if name != "front"}
+    given = {name: value for name, value in parameters.items() if name not in PARTS}
     _check(given, KINDS[kind], f"{kind} cost model")
-    if "front" in parameters:
-        given["front"] = _make_front(parameters["front"])
+    given |= {name: _make_part(name, parameters[name]) for name in PARTS if name in parameters}
     try:
         return KINDS[kind](**given)
     except TypeError as error:
         raise ConfigurationError(f"the {kind} cost model lacks parameters ({error})") from error
 
 
-def _make_front(value: Any) -> Front:
+def _make_part(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"front is {value!r:.60}; it takes an object with names and numbers")
-    _check(value, Front, "front")
-    return Front(**value)
+        raise ConfigurationError(f"{name} is {value!r:.60}; it takes an object with names and numbers")
+    _check(value, PARTS[name], name)
+    return PARTS[name](**value)
 
 
 def _check(parameters: Mapping[str, Any], make: Any, title: str) -> None:
     """Are these fields of it, and numbers of 0 or more?"""
-    known = {field.name for field in fields(make)} - {"front"}
+    known = {field.name for field in fields(make)} - PARTS.keys()
     unknown = sorted(parameters.keys() - known)
     if unknown:
         raise ConfigurationError(f"a {title} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
@@ -112,6 +114,4 @@ def _numbers(value: Any) -> list[Any]:
 
 def costs_document(costs: LinearCosts, calibration: Mapping[str, object]) -> dict[str, object]:
     """What ``read_costs`` reads; ``calibration``: where it comes from."""
-    values = asdict(costs)
-    front = values.pop("front")
-    return {"format": FORMAT, "kind": "linear", **values, "front": front, "calibration": dict(calibration)}
+    return {"format": FORMAT, "kind": "linear", **asdict(costs), "calibration": dict(calibration)}

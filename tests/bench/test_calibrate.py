@@ -21,6 +21,7 @@ from octavo.engine_args import EngineArgs
 from octavo.sim.cost_text import parse_costs
 from octavo.sim.costs import Front, LinearCosts, StepWork
 from octavo.sim.fit import TERMS
+from octavo.sim.planning.block_size import BLOCK_SIZES
 from tests.support.models import rand_model
 
 SMALL = ("--num-blocks", "64", "--max-num-seqs", "4", "--threads", "1")
@@ -64,6 +65,9 @@ def test_a_small_model_from_end_to_end(model: Path, tmp_path: Path) -> None:
     assert isinstance(costs, LinearCosts)
     assert costs.step_seconds(StepWork(num_decodes=1, decode_context=16)) > 0
     assert all(getattr(costs, name) >= 0 for name in TERMS)
+    sizes, factors = zip(*costs.blocks.context_factors, strict=True)
+    assert sizes == BLOCK_SIZES
+    assert min(factors) == 1.0
     origin = json.loads(path.read_text())["calibration"]
     assert (origin["model"], origin["threads"]) == (str(model), 1)
     assert origin["machine"]["date"]

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,16 @@ import pytest
 from octavo.core.errors import ConfigurationError
 from octavo.core.step import BlockCopy, StepPlan
 from octavo.sim.cost_text import DEFAULT, costs_document, parse_costs
-from octavo.sim.costs import Front, LinearCosts, RooflineCosts, StepWork, TableCosts, served_seconds, work_of
+from octavo.sim.costs import (
+    BlockCosts,
+    Front,
+    LinearCosts,
+    RooflineCosts,
+    StepWork,
+    TableCosts,
+    served_seconds,
+    work_of,
+)
 from octavo.sim.front_line import FrontLine
 
 
@@ -79,6 +89,7 @@ def test_costs_as_text_and_as_a_file(tmp_path: Path) -> None:
 
 def test_a_calibration_comes_back_from_its_file(tmp_path: Path) -> None:
     costs = LinearCosts(1e-3, 2e-4, 3e-4, 4e-7, 5e-7, 6e-7, per_chunk=7e-5, front=Front(1e-3, 2e-3, 3e-4, 4e-5))
+    costs = replace(costs, blocks=BlockCosts(1e-6, [[8, 2.5], [16, 1.0]]))
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(costs_document(costs, {"model": "a model", "machine": {"cores": 2}})))
     assert parse_costs(str(path)) == costs

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.core.errors import ConfigurationError
-from octavo.sim.costs import LinearCosts
+from octavo.sim.costs import BlockCosts, LinearCosts
 from octavo.sim.planning.block_size import advised, block_choices
 from octavo.sim.planning.lengths import draw_requests, quantile
 from octavo.sim.planning.plan import PREEMPTED_SHARE, Model, Plan, Wishes, make_plan
@@ -128,6 +128,18 @@ def test_large_blocks_where_tables_cost_and_small_ones_where_tokens_do() -> None
     )
     (one,) = block_choices([TracedRequest(0.0, 15, 2)], slow, 1, [1])
     assert one.tail_waste == 0.0
+
+
+def test_sizes_that_a_kernel_is_slow_at_are_not_advised() -> None:
+    """As measured: blocks cost nothing to give out, and attention takes 14 times as long with the smallest."""
+    costs = LinearCosts(base=1e-3, per_decode=1e-4, per_chunk_token=0.0, per_decode_context=1e-6)
+    free = replace(costs, blocks=BlockCosts(0.0))
+    slow = replace(costs, blocks=BlockCosts(0.0, [(8, 14.0), (16, 1.0), (32, 1.1)]))
+    assert advised(block_choices(REQUESTS, free, 64)).block_size == 8
+    assert advised(block_choices(REQUESTS, slow, 64)).block_size == 16
+    (eight,) = block_choices([TracedRequest(0.0, 1000, 2)], slow, 1, [8])
+    context = 1001 * 1e-6
+    assert eight.overhead == pytest.approx(13 * context / (1.1e-3 + context), rel=0.01)
 
 
 def test_lengths_drawn_have_the_quantiles_they_were_drawn_from() -> None:

@@ -9,10 +9,6 @@ from octavo.sim.traces.request import TracedRequest
 
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 
-BLOCK_SECONDS = 20e-6
-"""To give a sequence one more block, to name it and to tell the runner: about what Octavo's own bookkeeping takes
-(`octavo bench scheduler`, docs/benchmarks.md)."""
-
 
 class BlockChoice(NamedTuple):
     """``tail_waste``: share of the held slots that no token fills; ``overhead``: share of the time of a token."""
@@ -34,10 +30,13 @@ def block_choices(
     mean = sum(each.prompt + each.output / 2 for each in requests) / len(requests)
     work = StepWork(num_decodes=batch_size, decode_context=round(mean * batch_size))
     token_seconds = served_seconds(costs, work) / batch_size
-    return [
-        BlockChoice(size, (size - 1) / 2 / (mean + (size - 1) / 2), BLOCK_SECONDS / size / token_seconds)
-        for size in sizes
-    ]
+    context_seconds = token_seconds - served_seconds(costs, work._replace(decode_context=0)) / batch_size
+
+    def overhead(size: int) -> float:
+        slower = (costs.blocks.context_factor(size) - 1) * context_seconds
+        return (costs.blocks.seconds / size + slower) / token_seconds
+
+    return [BlockChoice(size, (size - 1) / 2 / (mean + (size - 1) / 2), overhead(size)) for size in sizes]
 
 
 def advised(choices: Sequence[BlockChoice]) -> BlockChoice:
