@@ -44,19 +44,23 @@ class CacheOrder:
         passed, best, best_hit, num_passed = [first], first, hit, 0
         for request in self._waiting.following(first, CACHE_WINDOW):
             is_equal = self._ordering.are_equal(first, request)
-            if not is_equal or not self._skipping.may_pass(passed, draft.step_id):
+            # Those before the last were looked at when the one after them was.
+            if not is_equal or not self._skipping.may_pass(passed[-1:], draft.step_id):
                 break
-            found = self._lookups.find(request)
-            if found.num_tokens >= best_hit.num_tokens + self._kv.config.block_size:
-                fitting = self._fitting(request, found, draft)
-                if fitting is not None:
-                    best, best_hit, num_passed = request, fitting, len(passed)
+            fitting = self._fitting_more(request, best_hit.num_tokens + self._kv.config.block_size, draft)
+            if fitting is not None:
+                best, best_hit, num_passed = request, fitting, len(passed)
             passed.append(request)
         self._skipping.note(passed[:num_passed], draft.step_id)
         return best, best_hit
 
-    def _fitting(self, request: Request, hit: PrefixHit, draft: PlanDraft) -> PrefixHit | None:
-        """What of ``hit`` the request may come in with; None: it may not."""
+    def _fitting_more(self, request: Request, num_tokens: int, draft: PlanDraft) -> PrefixHit | None:
+        """What the request may come in with, if at least ``num_tokens`` of it are cached; None: it may not."""
+        if not self._lookups.may_find(request, num_tokens):
+            return None
+        hit = self._lookups.find(request)
+        if hit.num_tokens < num_tokens:
+            return None
         fitting = self._room.fitting(request, hit, draft)
         if fitting is None or self._setting_aside.has_to_wait(request, hit, draft.step_id):
             return None

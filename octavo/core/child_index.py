@@ -2,8 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import compress, repeat
-from operator import attrgetter, ne, not_
+from operator import attrgetter
 from typing import NamedTuple
 
 from octavo.core.hashing import TOKEN_BYTES, pack_tokens, unpack_tokens
@@ -38,9 +37,12 @@ class ChildIndex:
     def add(self, parents: list[bytes], hashes: list[bytes], blocks: Sequence[bytes]) -> None:
         """Blocks that are cached now: each follows its parent and holds these packed tokens."""
         self._entries.update(zip(hashes, zip(parents, blocks, strict=True), strict=True))
-        are_others = map(ne, map(self._first.setdefault, parents, hashes), hashes)
-        for parent, packed, block_hash in compress(zip(parents, blocks, hashes, strict=True), are_others):
-            self._add_other(parent, (packed, block_hash))
+        first = list(map(self._first.setdefault, parents, hashes))
+        if first == hashes:
+            return
+        for parent, packed, block_hash, known in zip(parents, blocks, hashes, first, strict=True):
+            if known != block_hash:
+                self._add_other(parent, (packed, block_hash))
 
     def add_head(self, parent: bytes, block_hash: bytes, packed: bytes) -> None:
         """A cached block can be found after a second ``parent`` too, but only as far as its first tokens, ``packed``,
@@ -55,13 +57,12 @@ class ChildIndex:
 
     def remove(self, block_hashes: Sequence[bytes]) -> None:
         """These blocks, where they are here, are cached no more."""
-        entries = list(map(self._entries.pop, block_hashes, repeat(NO_ENTRY)))
-        parents = [parent for parent, _ in entries]
-        are_others = list(map(ne, map(self._first.get, parents), block_hashes))
-        for parent in compress(parents, map(not_, are_others)):
-            del self._first[parent]
-        for (parent, packed), block_hash in compress(zip(entries, block_hashes, strict=True), are_others):
-            if packed:
+        entries, first = self._entries, self._first
+        for block_hash in block_hashes:
+            parent, packed = entries.pop(block_hash, NO_ENTRY)
+            if first.get(parent) == block_hash:
+                del first[parent]
+            elif packed:
                 self._remove_other(parent, (packed, block_hash))
         if self._heads:
             for block_hash in self._heads.keys() & set(block_hashes):

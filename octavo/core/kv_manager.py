@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from itertools import islice, takewhile
+from itertools import islice, repeat, takewhile
 
 from octavo.core.block_states import BlockStates, block_states
 from octavo.core.child_index import ChildIndex
@@ -58,6 +58,10 @@ class KVCacheManager:
     ) -> PrefixHit:
         """The longest prefix of these tokens that need not be computed: see ``PrefixLookup.longest``."""
         return self._prefixes.longest(chain, token_ids, swapped)
+
+    def may_reach(self, chain: HashChain, num_tokens: int) -> bool:
+        """Can a prefix of so many tokens be there? See ``PrefixLookup.may_reach``."""
+        return self._prefixes.may_reach(chain, num_tokens)
 
     def can_hold(self, hit: PrefixHit, num_tokens: int, spare: int = 0) -> bool:
         """Would a sequence that grows to ``num_tokens``, of which ``hit`` is cached, fit and leave ``spare`` blocks
@@ -194,7 +198,7 @@ class KVCacheManager:
             return None
         writes = self._slider.take(slides)
         more, copies = self._unshare(tables, shared, step_id) if shared else ([], [])
-        writes += more + self._append([tables] * num_missing)
+        writes += more + self._lengthen(tables, num_missing)
         tables.capacity = tables.num_blocks * self._block_size
         return Extension(writes, copies)
 
@@ -317,13 +321,23 @@ class KVCacheManager:
         ]
 
     def _append(self, sequences: list[BlockTables]) -> list[TableWrite]:
-        """One more block, in each layer group, for each of these; who stands here twice gets two."""
+        """One more block, in each layer group, for each of these."""
         writes: list[TableWrite] = []
         for group in range(self.config.num_groups):
             for tables, block_id in zip(sequences, self.pool.allocate(len(sequences)), strict=True):
                 table = tables.groups[group]
                 writes.append(TableWrite(tables.row_id, group, len(table), block_id))
                 table.append(block_id)
+        return writes
+
+    def _lengthen(self, tables: BlockTables, num_blocks: int) -> list[TableWrite]:
+        """So many more blocks, in each layer group, for one sequence."""
+        writes: list[TableWrite] = []
+        for group, table in enumerate(tables.groups):
+            block_ids = self.pool.allocate(num_blocks)
+            indices = range(len(table), len(table) + num_blocks)
+            writes += map(TableWrite, repeat(tables.row_id), repeat(group), indices, block_ids)
+            table.extend(block_ids)
         return writes
 
     def _unshare(

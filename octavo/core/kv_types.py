@@ -84,6 +84,8 @@ class CacheConfig:
 
     def num_tokens_in(self, num_blocks: int) -> int:
         """Tokens of one sequence that so many blocks could hold; UNBOUNDED where all groups have windows that fit."""
+        if not self.has_windows:
+            return num_blocks // self.num_groups * self.block_size
         if num_blocks >= self._num_blocks_for(UNBOUNDED):
             return UNBOUNDED
         return (bisect_right(range(num_blocks + 1), num_blocks, key=self._num_blocks_for) - 1) * self.block_size

@@ -42,7 +42,8 @@ class Lander:
             self._land_batch(landing, at_end)
         else:
             self._land_rows(landing, 0, batch_size)
-        self._land_rows(landing, batch_size, len(flight.requests))
+        if len(flight.requests) > batch_size:
+            self._land_rows(landing, batch_size, len(flight.requests))
         num_further = sum(map(len, landing.outcome.further.values()))
         self._population.counters.generation_tokens += len(landing.outcome.token_ids) + num_further
 

@@ -20,6 +20,14 @@ class Lookups:
         reads = request.chain if self._reads_cache(request) else None
         return self._kv.lookup_prefix(reads, request.token_ids, request.swapped)
 
+    def may_find(self, request: Request, num_tokens: int) -> bool:
+        """Can ``find`` say that so many tokens are there? One look, where that takes many; False is certain."""
+        if request.swapped is not None or not self._reads_cache(request):
+            return request.swapped is not None
+        if not request.chain.hashes:
+            self._kv.hasher.extend(request.chain, request.token_ids, request.num_tokens)
+        return self._kv.may_reach(request.chain, num_tokens)
+
     def num_taken(self, request: Request) -> int:
         """Blocks that would be free no more if it came in now."""
         return self._kv.num_taken(self.find(request), request.num_tokens)

@@ -10,12 +10,11 @@ not depend on any of this, bit for bit.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from math import inf
 from statistics import median
 
 from octavo.core.chunk_budget import ChunkBudget
-from octavo.core.prompt_costs import Chunk, PromptCosts
+from octavo.core.prompt_costs import PromptCosts, chunks_of
 from octavo.core.step import StepPlan
 from octavo.core.step_costs import StepCosts
 
@@ -71,8 +70,8 @@ class Pace:
         if not plan.row_ids:
             return
         self._is_timed = True
-        chunks = _chunks(plan)
-        num_rows = plan.num_tokens - sum(chunk.count for chunk in chunks)
+        chunks = chunks_of(plan)
+        num_rows = plan.num_tokens - sum(chunk.num_tokens for chunk in chunks)
         if chunks:
             self._prompt_costs.note(chunks, seconds - self._seconds_without(num_rows))
         elif num_rows:
@@ -91,16 +90,3 @@ class Pace:
         base_rows = self._costs.base_rows
         measured = [seconds * (base_rows + num_rows) / (base_rows + rows) for rows, seconds in self._steps_without]
         return median(measured) if measured else 0.0
-
-
-def _chunks(plan: StepPlan) -> Sequence[Chunk]:
-    """What a plan computes of prompts, but for their last tokens where these come alone: they cost what rows cost."""
-    if plan.num_tokens == len(plan.row_ids) and all(plan.samples):
-        return ()
-    drafting = {drafts.row_id for drafts in plan.drafts}
-    rows = zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True)
-    return [
-        Chunk(start, count)
-        for row_id, start, count, samples in rows
-        if (count > 1 or not samples) and row_id not in drafting
-    ]

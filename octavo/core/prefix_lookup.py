@@ -67,6 +67,14 @@ class PrefixLookup:
         tail_ids, num_tail_tokens = self._lookup_tail(chain, token_ids, reached) if chain else ((), 0)
         return _hit(reached * self._block_size + num_tail_tokens, reached, found, tail_ids)
 
+    def may_reach(self, chain: HashChain, num_tokens: int) -> bool:
+        """Can the longest prefix have ``num_tokens`` or more? False is certain: the last full block of so many is
+        nowhere, and a layer group that sees all tokens needs it."""
+        last = num_tokens // self._block_size - 1
+        if last < 0 or not self._global:
+            return True
+        return last < len(chain.hashes) and self._is_cached(self._global[0], chain.hashes[last])
+
     def _find_chain(self, group: int, hashes: Sequence[bytes]) -> _Found:
         """The longest cached head of a chain."""
         names = group_names(group, hashes)
@@ -93,7 +101,8 @@ class PrefixLookup:
 
     def _is_cached(self, group: int, block_hash: bytes) -> bool:
         (name,) = group_names(group, [block_hash])
-        return any(pool.lookup(name) is not None for pool in self._pools)
+        pool, host, disk = self._pools
+        return not (pool.lookup(name) is None and host.lookup(name) is None and disk.lookup(name) is None)
 
     def _find(
         self, group: int, hashes: Sequence[bytes], indices: range, own: Mapping[int, int] = NONE_OWN

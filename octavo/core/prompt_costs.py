@@ -1,7 +1,9 @@
 """What a token of a prompt costs, as measured: more, the more tokens stand before it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from octavo.core.step import StepPlan
 
 FIRST_OCTAVE = 8
 """Positions below 256 cost alike: attention is little of it there."""
@@ -14,12 +16,24 @@ MOST_TIMES = 1.25
 the machine is no cost of tokens, and a few steps that it holds up would make all chunks smaller than need be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """``count`` tokens from position ``start`` on."""
+class Chunk(NamedTuple):
+    """``num_tokens`` tokens from position ``start`` on."""
 
     start: int
-    count: int
+    num_tokens: int
+
+
+def chunks_of(plan: StepPlan) -> Sequence[Chunk]:
+    """What a plan computes of prompts, but for their last tokens where these come alone: they cost what rows cost."""
+    if plan.num_tokens == len(plan.row_ids) and all(plan.samples):
+        return ()
+    drafting = {drafts.row_id for drafts in plan.drafts}
+    rows = zip(plan.row_ids, plan.starts, plan.counts, plan.samples, strict=True)
+    return [
+        Chunk(start, count)
+        for row_id, start, count, samples in rows
+        if (count > 1 or not samples) and row_id not in drafting
+    ]
 
 
 class PromptCosts:
@@ -37,13 +51,15 @@ class PromptCosts:
 
     def seconds_per_token(self, position: int) -> float:
         """0 where nothing was measured yet."""
-        below = range(_octave(position), FIRST_OCTAVE - 1, -1)
-        known = next((octave for octave in below if octave in self._seconds), min(self._seconds, default=0))
-        return self._seconds.get(known, 0.0)
+        octave = _octave(position)
+        if octave not in self._seconds:
+            below = (known for known in self._seconds if known < octave)
+            octave = max(below, default=min(self._seconds, default=0))
+        return self._seconds.get(octave, 0.0)
 
     def note(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """These chunks together have taken so long."""
-        expected = sum(chunk.count * self.seconds_per_token(chunk.start) for chunk in chunks)
+        expected = sum(chunk.num_tokens * self.seconds_per_token(chunk.start) for chunk in chunks)
         if not expected:
             self._begin(chunks, seconds)
             return
@@ -57,7 +73,7 @@ class PromptCosts:
     def _begin(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """The first chunks of all."""
         if seconds > 0:
-            seconds_per_token = seconds / sum(chunk.count for chunk in chunks)
+            seconds_per_token = seconds / sum(chunk.num_tokens for chunk in chunks)
             self._seconds |= {_octave(chunk.start): seconds_per_token for chunk in chunks}
 
 

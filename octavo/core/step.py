@@ -154,10 +154,11 @@ class StepPlan:
     drafts: tuple[RowDrafts, ...] = ()
     disk: DiskMoves = NO_DISK_MOVES
     poisons: tuple[int, ...] = ()
+    num_tokens: int = field(init=False, repr=False)
+    """Positions that it computes; many ask."""
 
-    @property
-    def num_tokens(self) -> int:
-        return sum(self.counts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_tokens", sum(self.counts))
 
 
 class TokenLogprobs(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from octavo.core.prompt_costs import chunks_of
 from octavo.core.step import StepPlan
 
 
@@ -100,16 +101,10 @@ def served_seconds(costs: CostModel, work: StepWork) -> float:
 
 def work_of(plan: StepPlan) -> StepWork:
     """Counts what a plan computes. All is counted over the plan as a whole, but for its chunks: these are few."""
-    starts, counts = plan.starts, plan.counts
-    num_tokens, context = sum(counts), sum(starts)
+    num_tokens, context, chunks = plan.num_tokens, sum(plan.starts), chunks_of(plan)
     num_moved = len(plan.swap_outs) + len(plan.swap_ins) + len(plan.copies)
-    if num_tokens == len(counts) and all(plan.samples):
+    if not chunks:
         return StepWork(num_tokens, context + num_tokens, num_moved_blocks=num_moved)
-    chunks = [
-        (start, count)
-        for start, count, samples in zip(starts, counts, plan.samples, strict=True)
-        if count > 1 or not samples
-    ]
     chunk_tokens = sum(count for _, count in chunks)
     chunk_starts = sum(start for start, _ in chunks)
     num_decodes = num_tokens - chunk_tokens

@@ -110,13 +110,11 @@ class Server:
 
     def begin_step(self, now: float) -> float | None:
         """Plan a step; returns when it lands, or None if there is nothing to do."""
-        if not self._inbox and not self.scheduler.has_work:
-            return None
         if self._tell_time is not None:
             self._tell_time(now)
         while self._inbox:
             self._submit(self.scheduler, self._inbox.popleft(), now)
-        if not self.scheduler.has_work:  # all that came was refused
+        if not self.scheduler.has_work:
             return None
         plan = self.scheduler.schedule()
         assert plan is not None, "there is work"

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from octavo.core.lookups import Lookups
 from octavo.core.request import Request, Status
 from octavo.core.scheduler_types import PolicySettings, SkipBounds
 from tests.support.scheduling import Harness
@@ -101,6 +102,31 @@ def test_answers_are_those_without(seed: int) -> None:
         harness.run()
         answers.append([request.token_ids for request in harness.requests])
     assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_cannot_have_more_cached_is_not_looked_up_and_nothing_else_changes(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The one look before the whole lookup, against none: all steps are the same."""
+    rng = random.Random(seed)
+    order = [(rng.randrange(4), rng.randrange(1, 60)) for _ in range(30)]
+    plans = []
+    for may_find in (Lookups.may_find, lambda *_: True):
+        monkeypatch.setattr(Lookups, "may_find", may_find)
+        harness = _harness(
+            max_num_seqs=1 + seed % 3,
+            num_blocks=90 + seed % 7,
+            num_host_blocks=16 * (seed % 2),
+            keep_evicted=seed % 2 == 1,
+            num_groups=2,
+            windows=[(), (None, 8), (8, None), (8, 16)][seed % 4],
+        )
+        for head, length in order:
+            harness.add([*[100 * head + i for i in range(length)], len(harness.requests)], 2)
+        harness.run()
+        plans.append(harness.runner.plans)
+    assert plans[0] == plans[1]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
