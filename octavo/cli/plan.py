@@ -23,7 +23,15 @@ from octavo.sim.traces.source import FORMATS
 
 NUM_REQUESTS = 600
 
-WHAT_IF = ("memory", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_dtype")
+WHAT_IF = (
+    "memory",
+    "block_size",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "max_tokens",
+    "kv_cache_dtype",
+)
 
 KV_DTYPES = tuple(KV_CACHE_DTYPES)
 
@@ -101,6 +109,9 @@ class Case:
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), default=2048, show_default=True, help="A step.")
 @click.option("--max-model-len", type=TokenCount(), help="Longest sequence; longer requests are left out.")
 @click.option(
+    "--max-tokens", type=TokenCount(), help="What each asks for, if the trace does not say.  [default: what it got]"
+)
+@click.option(
     "--what-if",
     "what_ifs",
     type=Settings(),
@@ -160,6 +171,7 @@ def make_cases(given: dict[str, Any]) -> list[Case]:
             given["max_num_seqs"],
             given["max_num_batched_tokens"],
             given["max_model_len"],
+            given["max_tokens"],
         )
         title = readable_bytes(memory)
         cases.append(Case(title, base, given["kv_cache_dtype"]))

@@ -34,7 +34,7 @@ from octavo.sim.replay import LandedStep
 from octavo.sim.routers import ROUTERS
 from octavo.sim.simulation import ServerSettings, Simulation
 from octavo.sim.split import Split, SplitSimulation
-from octavo.sim.traces.request import TracedRequest
+from octavo.sim.traces.request import TracedRequest, asking
 from octavo.sim.traces.source import (
     FORMATS,
     SHAREGPT,
@@ -184,7 +184,8 @@ def _sharegpt_lengths(path: Path | None) -> Sequence[tuple[int, int]]:
 def make_simulation(requests: Iterator[TracedRequest], given: dict[str, Any]) -> Simulation | SplitSimulation:
     """One server, or several of a kind, or of two."""
     settings, costs, num_replicas = server_settings(given), parse_costs(given["cost_model"]), given["replicas"]
-    requests = asking(requests, given["max_tokens"], settings.scheduler.max_model_len)
+    longest = min(settings.scheduler.max_model_len, settings.cache.num_token_slots)
+    requests = asking(requests, given["max_tokens"], longest)
     split = (given["prefill_replicas"], given["transfer_bandwidth"], given["kv_bytes_per_token"])
     if split == (None, None, None):
         router = ROUTERS[given["router"]]()
@@ -196,15 +197,6 @@ def make_simulation(requests: Iterator[TracedRequest], given: dict[str, Any]) ->
         raise click.UsageError(f"{num_prefill} of {num_replicas} --replicas for prompts leave none for answers")
     kinds = Split(num_prefill, num_replicas - num_prefill, num_bytes, bandwidth)
     return SplitSimulation(requests, settings, costs, kinds, given["slos"])
-
-
-def asking(requests: Iterator[TracedRequest], max_tokens: int | None, max_model_len: int) -> Iterator[TracedRequest]:
-    """The same, where each asks for ``max_tokens``, or the room left, if the trace does not say what it asked for."""
-    for request in requests:
-        if max_tokens is None or request.max_tokens is not None:
-            yield request
-        else:
-            yield request._replace(max_tokens=min(max_tokens, max_model_len - request.prompt))
 
 
 def server_settings(given: dict[str, Any]) -> ServerSettings:

@@ -130,6 +130,34 @@ def test_wrong_usage(config: Path, flags: tuple[str, ...], said: str) -> None:
     assert said in result.output
 
 
+def _log(path: Path, max_tokens: int | None) -> Path:
+    """A server's log of sixty requests, all of which end long before ``max_tokens``."""
+    asked = {} if max_tokens is None else {"max_tokens": max_tokens}
+    requests = [{"n": n, "t": 0.5 * n, "prompt": 40 + n, "output": 8 + n} | asked for n in range(60)]
+    head = {"octavo_request_log": 1, "octavo": "0.1.0", "start": 1764530000.0, "block_size": 16}
+    path.write_text("".join(json.dumps(line) + "\n" for line in [head, *requests]))
+    return path
+
+
+def _full(config: Path, folder: Path, log: Path, *more: str) -> list[dict[str, Any]]:
+    """The figures of the run with all requests at once, of each column."""
+    arguments = (config, "--memory", "15.3GiB", "--memory-utilization", "1", "--trace", log, "--json")
+    result = run(*arguments, folder / "plan.json", *more)
+    assert result.exit_code == 0, result.output
+    return [row["full"] for row in json.loads((folder / "plan.json").read_text())["figures"]["plan"]]
+
+
+def test_what_requests_ask_for_counts_and_the_log_says_it_first(config: Path, tmp_path: Path) -> None:
+    """Asked for more than the longest sequence has, as where a server's clients say nothing, they run as they did."""
+    silent, asking = _log(tmp_path / "silent", None), _log(tmp_path / "asking", 30)
+    (as_got,) = _full(config, tmp_path, silent)
+    (asked, changed) = _full(config, tmp_path, silent, "--max-tokens", "30", "--what-if", "max_tokens=8k")
+    assert as_got["num_completed"] == asked["num_completed"] == changed["num_completed"] == 60
+    assert as_got != asked != changed
+    assert _full(config, tmp_path, asking) == _full(config, tmp_path, asking, "--max-tokens", "8k") == [asked]
+    assert _full(config, tmp_path, _log(tmp_path / "more", 100_000)) == [changed]
+
+
 def test_what_a_server_recorded_is_planned_for(config: Path, tmp_path: Path) -> None:
     """Its log names what requests share, so the plan knows what the cache has of them: 32 of 48 tokens of each but the
     first, where they do not come at once. Half a line at the end is left out if it may be."""

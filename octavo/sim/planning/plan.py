@@ -14,7 +14,7 @@ from octavo.sim.figures import figures
 from octavo.sim.planning.block_size import BLOCK_SIZES, BlockChoice, advised, block_choices
 from octavo.sim.planning.lengths import QUANTILES, quantile
 from octavo.sim.simulation import ServerSettings, Simulation
-from octavo.sim.traces.request import TracedRequest
+from octavo.sim.traces.request import TracedRequest, asking
 
 MAX_DEGREE = 64
 """Devices that one model is spread over; more are not looked at."""
@@ -41,7 +41,7 @@ class Model(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """What a plan is made for. ``memory_bytes``: of one device, of which ``utilization`` may be used. None: what the
-    plan advises."""
+    plan advises. ``max_tokens``: what requests ask for where the trace does not say it (None: what they got)."""
 
     memory_bytes: int
     utilization: float = 0.9
@@ -49,6 +49,7 @@ class Wishes:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None
+    max_tokens: int | None = None
     admission_quantile: float = ADMISSION_QUANTILE
 
 
@@ -253,7 +254,7 @@ class _Trial:
             admission_quantile=wishes.admission_quantile,
         )
         self._settings = ServerSettings(config, sizes)
-        self._requests = requests
+        self._requests = list(asking(requests, wishes.max_tokens, longest))
         self._costs = costs
 
     def run(self, rate: float | None) -> dict[str, object]:

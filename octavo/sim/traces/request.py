@@ -1,6 +1,6 @@
 """What every format says of a request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 MAX_LENGTH = 10_000_000
@@ -27,6 +27,14 @@ class TracedRequest(NamedTuple):
     blocks: Sequence[int] = ()
     block_size: int = 0
     tenant: str = ""
+
+
+def asking(requests: Iterable[TracedRequest], max_tokens: int | None, max_model_len: int) -> Iterator[TracedRequest]:
+    """The same: each asks for what the trace says that it did, else for ``max_tokens`` (None: for what it got), or for
+    the room left."""
+    for request in requests:
+        wanted = max_tokens if request.max_tokens is None else request.max_tokens
+        yield request if wanted is None else request._replace(max_tokens=min(wanted, max_model_len - request.prompt))
 
 
 def check_lengths(prompt: int, output: int, names: tuple[str, str]) -> None:
