@@ -10,7 +10,7 @@ from octavo.cli.answer_options import answer_options
 from octavo.cli.hidden_arguments import hide_arguments
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
-from octavo.cli.units import TokenCount
+from octavo.cli.units import ByteSize, TokenCount
 from octavo.engine.log_format import LOG_FORMATS
 
 if TYPE_CHECKING:
@@ -129,6 +129,12 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     type=click.Path(path_type=Path, dir_okay=False),
     help="Append a line a request to this file: times, lengths, hashes of blocks, no text. octavo simulate plays it.",
 )
+@setting(
+    "--record-max-size",
+    type=ByteSize(),
+    help="Put it aside before it gets longer, as FILE.1, ...  [default: never]",
+)
+@setting("--record-max-files", type=click.IntRange(1), default=4, show_default=True, help="With it; the oldest goes.")
 @engine_options
 @limit_options
 def serve(

@@ -11,6 +11,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from octavo.core.tenants import DEFAULT_TENANT
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.server.backlog import Backlog
-from octavo.server.record_file import LogFile
+from octavo.server.record_file import LogFile, Rotation
 from octavo.sim.traces.request import TracedRequest
 from octavo.sim.traces.request_log import to_line
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING = 4096
 """Choices that have ended and are not written yet; more go unrecorded."""
+
+KEEP_ALL = Rotation()
 
 NAME_BITS = 31
 _NAME_MASK = (1 << NAME_BITS) - 1
@@ -58,10 +62,10 @@ class RequestRecorder:
         ConfigurationError: the file cannot be written, or is something else than such a log.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rotation: Rotation = KEEP_ALL) -> None:
         self._open: dict[str, _Open] = {}
         self._next_number = 0
-        self._log = LogFile(path)
+        self._log = LogFile(path, rotation)
         self._namer = _Namer()
         self._backlog = Backlog(
             self._write, "recording", most=MAX_PENDING, batch_size=MAX_PENDING, at_end=self._log.close
@@ -98,10 +102,12 @@ class RequestRecorder:
 
     def _write(self, batch: Sequence[_Ended]) -> None:
         """``batch``: at least one."""
-        by_size = self._log.headed(batch[0].block_size)
-        lines = [self._namer.line(each, self._log.start) for each in batch]
-        if not self._log.write([*by_size, *lines]):
-            self._backlog.lose(len(batch))
+        num_written = 0
+        for block_size, same in groupby(batch, attrgetter("block_size")):
+            lines = [self._namer.line(each, self._log.start) for each in same]
+            num_written += self._log.write(block_size, lines)
+        if num_written < len(batch):
+            self._backlog.lose(len(batch) - num_written)
         elif lost := self._backlog.take_lost():
             logger.warning("Requests are recorded again; %d were not.", lost)
 

@@ -19,6 +19,7 @@ from octavo.server.errors import unavailable
 from octavo.server.http import HttpServer, http_config, listen, loop_factory
 from octavo.server.ledger import Ledger
 from octavo.server.life import Model, bring_up, in_daemon_thread, take_down
+from octavo.server.record_file import Rotation
 from octavo.server.recording import RequestRecorder
 from octavo.server.restarts import RestartBudget, outlive
 from octavo.server.settings import ServerSettings
@@ -56,7 +57,10 @@ class ServerRun:
         self._settings = settings
         self._listener = listener
         metrics = EngineMetrics(settings.served_model_name)
-        self._recorder = None if settings.record is None else RequestRecorder(settings.record)
+        self._recorder = None
+        if settings.record is not None:
+            rotation = Rotation(settings.record_max_size, settings.record_max_files)
+            self._recorder = RequestRecorder(settings.record, rotation)
         tracing = None if settings.otlp_traces_endpoint is None else trace_requests(settings)
         ledger = Ledger(None if tracing is None else tracing.end)
         observe = ledger.observing(metrics.observe)

@@ -36,7 +36,8 @@ class ServerSettings:
     access/key_file.py. ``allowed_origins``: of pages in browsers that may ask. With ``ssl_certfile`` it speaks
     HTTPS; ``ssl_keyfile`` is the certificate's key, where it is not in the same file. ``restart_engine``: how many
     times within ten minutes an engine that has ended is started again. ``pooling``: what embeddings are made of.
-    ``record``: see recording.py. ``otlp_traces_endpoint``: where spans of requests are sent (tracing/).
+    ``record``: see recording.py; ``record_max_size``, ``record_max_files``: see Rotation.
+    ``otlp_traces_endpoint``: where spans of requests are sent (tracing/).
     """
 
     served_model_name: str
@@ -68,6 +69,8 @@ class ServerSettings:
     restart_engine: int = 0
     dashboard_text: bool = False
     record: Path | None = None
+    record_max_size: int | None = None
+    record_max_files: int = 4
     log_request_text: bool = False
     log_format: LogFormat = "text"
     otlp_traces_endpoint: str | None = None
@@ -93,6 +96,8 @@ class ServerSettings:
         self._check_web()
         if self.log_request_text and not self.log_requests:
             raise ConfigurationError("log_request_text adds to the lines of log_requests: give that too")
+        if self.record is None and self.record_max_size is not None:
+            raise ConfigurationError("record_max_size is that of the file of record: give that too")
         if not self.shutdown_timeout >= 0:  # NaN compares false
             raise ConfigurationError(f"shutdown_timeout must be at least 0 seconds, got {self.shutdown_timeout:g}")
 

@@ -15,6 +15,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine.interface import EngineLimits
 from octavo.engine.messages import EngineRequest, OutputDelta
 from octavo.server import recording
+from octavo.server.record_file import Rotation
 from octavo.server.recording import RequestRecorder
 from octavo.sim.traces.request import TracedRequest
 from octavo.sim.traces.source import open_source
@@ -128,6 +129,72 @@ def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
     assert [each.prompt for each in played(moved)] == [1]
     assert [each.prompt for each in played(path)] == [2]
     assert lines(path)[0]["start"] == lines(moved)[0]["start"]
+
+
+def test_a_file_that_is_full_is_put_aside_and_the_oldest_goes(tmp_path: Path) -> None:
+    """Each can be played by itself, and all together too, oldest first. No file is longer than it may be, but for a
+    line that is by itself."""
+    path, most = tmp_path / "log", 400
+    recorder = RequestRecorder(path, Rotation(most, 3))
+    for number in range(40):
+        ask(recorder, str(number), [1] * (number + 1), [2])
+        if number == 20:
+            ask(recorder, "long", [3] * 500, [2])
+    recorder.close()
+    files = [tmp_path / name for name in ("log.2", "log.1", "log")]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert all(file.stat().st_size <= most for file in files)
+    assert all(file.stat().st_mode & 0o077 == 0 for file in files)
+    each = [[request.prompt for request in played(file)] for file in files]
+    assert sum(each, []) == list(range(41 - sum(map(len, each)), 41))
+    together = tmp_path / "together"
+    together.write_text("".join(file.read_text() for file in files))
+    assert [request.prompt for request in played(together)] == sum(each, [])
+
+
+def test_one_line_that_is_too_long_stands_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    recorder = RequestRecorder(path, Rotation(1, 10))
+    for number in range(3):
+        ask(recorder, str(number), [number] * 9, [2])
+    recorder.close()
+    assert [len(played(file)) for file in tmp_path.iterdir()] == [1, 1, 1]
+
+
+def test_a_server_that_comes_back_goes_on_where_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for number in range(3):
+        recorder = RequestRecorder(path, Rotation(300, 1))
+        ask(recorder, "a", [1] * (number + 1), [2])
+        recorder.close()
+    assert [request.prompt for request in played(path)] == [3], "there is room for one run"
+    recorder = RequestRecorder(path, Rotation(3000, 1))
+    ask(recorder, "b", [1], [2])
+    recorder.close()
+    assert [request.prompt for request in played(path)] == [3, 1]
+
+
+def test_what_would_go_for_a_log_and_is_none_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "log.1").write_text("Dear diary\n")
+    with pytest.raises(ConfigurationError, match=r"log\.1 is no request log"):
+        RequestRecorder(tmp_path / "log", Rotation(1000, 2))
+    recorder = RequestRecorder(tmp_path / "log", Rotation(None, 2))
+    recorder.close()
+    assert (tmp_path / "log.1").read_text() == "Dear diary\n"
+
+
+def test_where_a_full_file_cannot_be_put_aside_nothing_more_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    recorder = RequestRecorder(path, Rotation(250, 2))
+    ask(recorder, "a", [1], [2])
+    (tmp_path / "log.1").mkdir()
+    ask(recorder, "b", [1, 2] * 9, [3])
+    ask(recorder, "c", [1, 2] * 9, [3])
+    recorder.close()
+    assert [request.prompt for request in played(path)] == [1]
+    assert "cannot be recorded" in caplog.text
 
 
 def test_a_full_disk_costs_lines_and_leaves_whole_ones(
