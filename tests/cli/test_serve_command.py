@@ -41,7 +41,7 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
         "--no-enable-auto-tool-choice --tool-call-parser json --reasoning-parser none --api-key-file keys.yaml "
         "--allowed-origins https://a --ssl-certfile c.pem --ssl-keyfile k.pem --restart-engine 2 --pooling last "
         "--dashboard-text --record log --log-request-text --log-format json "
-        "--otlp-traces-endpoint http://c"
+        "--otlp-traces-endpoint http://c --record-max-size 1MiB --record-max-files 2"
     )
     result = CliRunner().invoke(command, flags.split())
     assert result.exit_code == 0, result.output
@@ -54,6 +54,7 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     keys |= {"allowed_origins": ("https://a",), "ssl_certfile": Path("c.pem"), "ssl_keyfile": Path("k.pem")}
     keys |= {"restart_engine": 2, "pooling": "last", "dashboard_text": True, "record": Path("log")}
     keys |= {"log_request_text": True, "log_format": "json", "otlp_traces_endpoint": "http://c"}
+    keys |= {"record_max_size": 2**20, "record_max_files": 2}
     assert settings == ServerSettings(
         "name", "0.0.0.0", 9, ("k",), True, 5.0, 2, 3, 6.0, 7.0, False, True, limits, **keys
     )
