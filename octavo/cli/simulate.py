@@ -17,6 +17,7 @@ from octavo.cli.simulate_figure import figure_names, redraw
 from octavo.cli.simulate_picture import draw
 from octavo.cli.table import json_option, print_table, write_json, write_text
 from octavo.cli.units import ByteSize, TokenCount
+from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.kv_types import CacheConfig
 from octavo.core.scheduler_types import (
@@ -154,6 +155,8 @@ def simulate(trace: str | None, format_: str | None, **given: Any) -> None:
     simulation = make_simulation(repeated(lambda: source.requests(pace), given["repeat"]), given)
     with _progress(source, simulation.recorder, pace.limit, given["repeat"]) as on_step:
         recorder = simulation.run(on_step)
+    if not recorder.num_arrived:
+        raise ConfigurationError(f"{trace} has no request; {sum(source.skipped.values())} lines of it were left out")
     report(source, recorder, given["json_path"])
     if given["plot_path"] is not None:
         write_text(given["plot_path"], draw(recorder))

@@ -71,6 +71,15 @@ def test_settings_that_cannot_work_are_refused(arguments: list[object], message:
     assert message in result.stderr
 
 
+def test_a_trace_without_a_request_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    assert f"{path} has no request; 0 lines of it were left out" in run(path).output
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nnever,3,4\n")
+    result = run(path, "--lenient")
+    assert (result.exit_code, "1 lines of it were left out" in result.output) == (1, True)
+
+
 def test_answers_that_end_before_what_they_ask_for(trace: Path, tmp_path: Path) -> None:
     """Two ask for the same; one of them in a memory that has less room."""
     rows = []

@@ -75,6 +75,10 @@ BAD_LINES = {
     "2023-11-16 18:15:52,99999999999,4": "ContextTokens is 99999999999, above the 10000000 tokens",
     "2023-11-16 18:15:52,3.5,4": "ContextTokens is '3.5', no whole number",
     "2023-11-16 18:15:52,,4": "ContextTokens is '', no whole number",
+    "2023-11-16 18:15:52,1_0,4": "ContextTokens is '1_0', no whole number",
+    "2023-11-16 18:15:52," + "9" * 5000 + ",4": "ContextTokens is '9999",
+    "2023-11-16 18:15:52,3\r2023-11-16 18:15:53,3,4": "no CSV",
+    "2023-11-16 18:15:52,\xe9,4": r"ContextTokens is '\\xe9', no whole number",
     "yesterday,3,4": "TIMESTAMP is 'yesterday', no time",
     "2023-11-16 18:15:52,3": "the number of fields is 2 where the first line has 3",
     "2023-11-16 18:15:52,3,4,5": "the number of fields is 4 where the first line has 3",
@@ -87,6 +91,7 @@ BAD_LINES = {
 def test_a_line_that_is_no_request_is_named_or_left_out(line: str, message: str, tmp_path: Path) -> None:
     good = "2023-11-16 18:15:59.0000000,7,8"
     path = write(tmp_path / "trace.csv", [*AZURE, line, good])
+    path.write_bytes(path.read_bytes().decode().encode("latin-1"))
     with pytest.raises(ConfigurationError) as caught:
         read(path)
     assert f"line 5 of {path}: {message}" in str(caught.value)
@@ -101,7 +106,7 @@ def test_half_a_line_at_the_end_is_named(tmp_path: Path) -> None:
         read(path)
     source = TraceSource(path, lenient=True)
     assert len(list(source.requests())) == 3
-    assert dict(source.skipped) == {"cut off (the number of fields": 1}
+    assert dict(source.skipped) == {"cut off": 1}
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
@@ -122,8 +127,11 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="neither text nor gzipped text"):
         read(torn)
     (tmp_path / "binary").write_bytes(b"TIMESTAMP\xff\xfe\n")
-    with pytest.raises(ConfigurationError, match="neither text nor gzipped text"):
+    with pytest.raises(ConfigurationError, match=r"line 1 of .* names no column"):
         read(tmp_path / "binary")
+    old_mac = write(tmp_path / "old_mac", ["\r".join(AZURE)])
+    with pytest.raises(ConfigurationError, match=r"line 1 of .*: no CSV"):
+        read(old_mac)
 
 
 # --- Mooncake ---
@@ -159,6 +167,7 @@ def test_a_mooncake_trace_is_known_by_its_fields(tmp_path: Path) -> None:
         ({"input_length": 1.5}, "input_length is 1.5, no whole number"),
         ({"output_length": -2}, "output_length is -2; a request has at least one token"),
         ({"output_length": 10**9}, "output_length is 1000000000, above"),
+        ({"input_length": 10**400}, f"input_length is 1{'0' * 39}, above"),
         ({"hash_ids": [1]}, "the number of hash_ids is 1, but 700 tokens are 2 blocks of 512"),
         ({"hash_ids": ["a", 1]}, "hash_ids is ['a', 1], no list of whole numbers"),
         ({"hash_ids": 3}, "hash_ids is 3, no list"),
@@ -180,7 +189,7 @@ def test_a_line_of_mooncake_that_is_no_request_is_named(
 @pytest.mark.parametrize("field", MOONCAKE[0])
 def test_a_field_of_mooncake_that_is_missing_is_named(field: str, tmp_path: Path) -> None:
     line = {name: value for name, value in MOONCAKE[2].items() if name != field}
-    with pytest.raises(ConfigurationError, match=rf"line 4 of .*: there is no {field}"):
+    with pytest.raises(ConfigurationError, match=rf"line 4 of .*: {field} is missing"):
         read(mooncake(tmp_path / "trace", line))
 
 
@@ -212,15 +221,29 @@ def test_a_request_log_is_read_in_order_of_arrival(tmp_path: Path) -> None:
     ]
 
 
+def test_what_follows_a_bad_head_is_of_no_run(tmp_path: Path) -> None:
+    """Its times count from nobody knows when."""
+    bad = '{"octavo_request_log":1,"start":null,"block_size":16}'
+    source = open_source(write(tmp_path / "log", [*LOG[:3], bad, LOG[4], *LOG[3:]]), lenient=True)
+    assert len(list(source.requests())) == 3
+    assert dict(source.skipped) == {"start": 1, "no line with octavo_request_log": 1}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"n":2,"t":3,"prompt":5}', "there is no output"),
+        ('{"n":2,"t":3,"prompt":5}', "output is missing"),
         ('{"n":2,"t":3,"prompt":5,"output":0}', "output is 0; a request"),
         ('{"n":2,"t":-3,"prompt":5,"output":1}', "t is -3, no time from 0 on"),
-        ('{"n":2,"t":3,"prompt":5,"output":1,"blocks":"123"}', "blocks is '123', not 8 digits a block"),
-        ('{"n":2,"t":3,"prompt":5,"output":1,"blocks":"1234567x"}', "blocks is '1234567x', no hexadecimal digits"),
-        ('{"t":3,"prompt":5,"output":1}', "there is no n"),
+        ('{"n":2,"t":3,"prompt":5,"output":1,"blocks":"123"}', "blocks is '123', not 8 hexadecimal digits a block"),
+        ('{"n":2,"t":3,"prompt":5,"output":1,"blocks":"1234567x"}', "blocks is '1234567x', not 8 hexadecimal"),
+        ('{"n":2,"t":3,"prompt":5,"output":1,"blocks":"-1234567"}', "blocks is '-1234567', not 8 hexadecimal"),
+        ('{"n":2,"t":3,"prompt":30,"output":3,"blocks":"000000010000000200000003"}', "the number of blocks is 3, but"),
+        ('{"n":2,"t":3,"prompt":5,"output":4,"max_tokens":3}', "max_tokens is 3, but it had 4"),
+        ('{"n":2,"t":3,"prompt":5,"output":4,"tenant":{}}', "tenant is {}, no name"),
+        ('{"octavo_request_log":1,"start":5,"block_size":0}', "block_size is 0, not 1 to 65536"),
+        ('{"octavo_request_log":1,"start":-5,"block_size":16}', "start is -5, no time from 0 on"),
+        ('{"t":3,"prompt":5,"output":1}', "n is missing"),
         (LOG[4], "request number 0 of its run is there twice"),
         ('{"n":2,"t":3,"prompt":5,"outp', "no JSON"),
     ],

@@ -19,7 +19,10 @@ def read_azure(file: TraceFile, *, lenient: bool = False) -> tuple[Iterator[Trac
     """
     lines = file.lines()
     header = next(lines, Line(1, "", True))
-    names = _fields(header.text)
+    try:
+        names = _fields(header.text)
+    except BadTraceLineError as error:
+        raise ConfigurationError(f"line {header.number} of {file.path}: {error}") from None
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise ConfigurationError(
@@ -32,7 +35,14 @@ def read_azure(file: TraceFile, *, lenient: bool = False) -> tuple[Iterator[Trac
 
 
 def _fields(text: str) -> list[str]:
-    return next(csv.reader([text]), [])
+    """
+    Raises:
+        BadTraceLineError: it is no line of CSV.
+    """
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        raise BadTraceLineError("no CSV") from None
 
 
 class _Parser:
@@ -67,6 +77,8 @@ class _Parser:
 
 def _whole(text: str, name: str) -> int:
     try:
-        return int(text)
+        if "_" not in text:  # Python's own notation
+            return int(text)
     except ValueError:
-        raise BadTraceLineError(f"{name} is {text!r:.40}, no whole number") from None
+        pass
+    raise BadTraceLineError(f"{name} is {text!r:.40}, no whole number")

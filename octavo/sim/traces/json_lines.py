@@ -60,5 +60,5 @@ def wholes(fields: Mapping[str, Any], name: str) -> list[int]:
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
     if name not in fields:
-        raise BadTraceLineError(f"there is no {name}")
+        raise BadTraceLineError(f"{name} is missing")
     return fields[name]

@@ -35,7 +35,7 @@ class TraceFile:
         """Lines that hold something.
 
         Raises:
-            ConfigurationError: it cannot be read, or is no text.
+            ConfigurationError: it cannot be read.
         """
         try:
             with self.path.open("rb") as raw:
@@ -45,7 +45,7 @@ class TraceFile:
                     yield from self._lines(raw, file)
         except OSError as error:
             raise ConfigurationError(f"cannot read the trace {self.path}: {error.strerror or error}") from error
-        except (EOFError, UnicodeDecodeError, zlib.error) as error:
+        except (EOFError, zlib.error) as error:
             raise ConfigurationError(f"{self.path} is neither text nor gzipped text: {error}") from error
 
     def _lines(self, raw: BinaryIO, file: BinaryIO | gzip.GzipFile) -> Iterator[Line]:
@@ -58,7 +58,8 @@ class TraceFile:
             self.share_read = raw.tell() / num_bytes
             if len(line) == MAX_LINE_BYTES:
                 raise ConfigurationError(f"line {number} of {self.path} is longer than {MAX_LINE_BYTES} bytes")
-            if text := line.decode("utf-8-sig" if number == 1 else "utf-8").strip():
+            # What is no text is no line of a trace either, and its reader says which line it is.
+            if text := line.decode("utf-8-sig" if number == 1 else "utf-8", "backslashreplace").strip():
                 yield Line(number, text, line.endswith(b"\n"))
 
 
@@ -106,9 +107,9 @@ class Reader:
         Raises:
             ConfigurationError: always, unless lenient.
         """
-        what = what if is_whole else f"cut off ({what})"
         if not self._lenient:
+            what = what if is_whole else f"cut off ({what})"
             raise ConfigurationError(
                 f"line {number} of {self._file.path}: {what}; --lenient leaves out such lines and counts them"
             )
-        self.skipped[what.partition(" is ")[0]] += 1
+        self.skipped[what.partition(" is ")[0] if is_whole else "cut off"] += 1

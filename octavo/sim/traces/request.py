@@ -45,6 +45,6 @@ def check_lengths(prompt: int, output: int, names: tuple[str, str]) -> None:
     """
     for name, length in zip(names, (prompt, output), strict=True):
         if length < 1:
-            raise BadTraceLineError(f"{name} is {length}; a request has at least one token")
+            raise BadTraceLineError(f"{name} is {length!r:.40}; a request has at least one token")
         if length > MAX_LENGTH:
-            raise BadTraceLineError(f"{name} is {length}, above the {MAX_LENGTH} tokens that a trace may have")
+            raise BadTraceLineError(f"{name} is {length!r:.40}, above the {MAX_LENGTH} tokens that a trace may have")

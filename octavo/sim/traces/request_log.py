@@ -6,9 +6,10 @@ A line whose first field is ``octavo_request_log`` begins a run of a server; tim
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from octavo.core.errors import ConfigurationError
 from octavo.sim.traces.json_lines import parse_object, time, whole
@@ -20,6 +21,11 @@ VERSION = 1
 
 NAME_DIGITS = 8
 """Hexadecimal ones of a block's name."""
+
+_HEXADECIMAL = re.compile("[0-9a-f]*")
+
+MAX_BLOCK_SIZE = 1 << 16
+"""Tokens; no server's blocks have more."""
 
 MAX_LATE = 1 << 16
 """Requests that may end before one that came before them: the log is in order of their ends."""
@@ -119,25 +125,36 @@ class _Log:
                     f"line {line} of {self._file.path}: the log has version {fields[MARK]!r:.40}, this Octavo reads "
                     f"{VERSION}"
                 )
-            self._start, self._block_size = time(fields, "start"), whole(fields, "block_size")
+            self._block_size = 0
+            self._start, self._block_size = time(fields, "start"), _block_size(fields)
             self._run += 1
             return None
-        if not self._run:
+        if not self._block_size:
             raise BadTraceLineError(f"no line with {MARK} is before it")
         prompt, output = whole(fields, "prompt"), whole(fields, "output")
         check_lengths(prompt, output, names=("prompt", "output"))
         max_tokens = whole(fields, "max_tokens") if "max_tokens" in fields else None
+        if max_tokens is not None and max_tokens < output:
+            raise BadTraceLineError(f"max_tokens is {max_tokens!r:.40}, but it had {output}")
         seconds = self._start + time(fields, "t")
-        blocks = _names(fields.get("blocks", ""))
-        tenant = str(fields.get("tenant", ""))
+        blocks = _names(fields.get("blocks", ""), most=-(-(prompt + output) // self._block_size))
+        tenant = fields.get("tenant", "")
+        if not isinstance(tenant, str):
+            raise BadTraceLineError(f"tenant is {tenant!r:.40}, no name")
         request = TracedRequest(seconds, prompt, output, max_tokens, blocks, self._block_size, tenant)
         return _Entry(seconds, self._run, whole(fields, "n"), line, request)
 
 
-def _names(text: object) -> Sequence[int]:
-    if not isinstance(text, str) or len(text) % NAME_DIGITS:
-        raise BadTraceLineError(f"blocks is {text!r:.40}, not {NAME_DIGITS} digits a block")
-    try:
-        return [int(text[at : at + NAME_DIGITS], 16) for at in range(0, len(text), NAME_DIGITS)]
-    except ValueError:
-        raise BadTraceLineError(f"blocks is {text!r:.40}, no hexadecimal digits") from None
+def _block_size(fields: Mapping[str, Any]) -> int:
+    size = whole(fields, "block_size")
+    if not 1 <= size <= MAX_BLOCK_SIZE:
+        raise BadTraceLineError(f"block_size is {size!r:.40}, not 1 to {MAX_BLOCK_SIZE}")
+    return size
+
+
+def _names(text: object, most: int) -> Sequence[int]:
+    if not isinstance(text, str) or len(text) % NAME_DIGITS or not _HEXADECIMAL.fullmatch(text):
+        raise BadTraceLineError(f"blocks is {text!r:.40}, not {NAME_DIGITS} hexadecimal digits a block")
+    if len(text) > most * NAME_DIGITS:
+        raise BadTraceLineError(f"the number of blocks is {len(text) // NAME_DIGITS}, but its tokens fill {most}")
+    return [int(text[at : at + NAME_DIGITS], 16) for at in range(0, len(text), NAME_DIGITS)]
