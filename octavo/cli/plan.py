@@ -12,7 +12,7 @@ import click
 from octavo.cli.cost_option import cost_model_option
 from octavo.cli.simulate import find_source
 from octavo.cli.table import json_option, print_table, write_json
-from octavo.cli.units import ByteSize, TokenCount, readable_bytes
+from octavo.cli.units import ByteSize, Number, TokenCount, readable_bytes
 from octavo.core.errors import ConfigurationError
 from octavo.engine_args import KV_CACHE_DTYPES
 from octavo.sim.cost_text import parse_costs
@@ -32,6 +32,8 @@ WHAT_IF = (
     "max_tokens",
     "kv_cache_dtype",
 )
+
+MAY_BE_AUTO = ("block_size", "max_model_len", "max_tokens")
 
 KV_DTYPES = tuple(KV_CACHE_DTYPES)
 
@@ -64,6 +66,8 @@ class Settings(click.ParamType[dict[str, Any]]):
             name, _, text = part.partition("=")
             if name not in WHAT_IF:
                 self.fail(f"{name!r} is none of {', '.join(WHAT_IF)}", param, ctx)
+            if name in found:
+                self.fail(f"{name} is there twice", param, ctx)
             found[name] = self._value(name, text, param, ctx)
         return found
 
@@ -72,7 +76,10 @@ class Settings(click.ParamType[dict[str, Any]]):
             return click.Choice(KV_DTYPES).convert(text, param, ctx)
         if name == "memory":
             return ByteSize().convert(text, param, ctx)
-        return TokenCount().convert(text, param, ctx)
+        count = TokenCount().convert(text, param, ctx)
+        if count is None and name not in MAY_BE_AUTO:
+            self.fail(f"{name} takes a number, not {text!r}", param, ctx)
+        return count
 
 
 @dataclass(frozen=True)
@@ -93,16 +100,16 @@ class Case:
     multiple=True,
     help="Of one device: 24GiB; may be given several times.  [default: what is free here]",
 )
-@click.option("--memory-utilization", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
+@click.option("--memory-utilization", type=Number(0, 1, min_open=True), default=0.9, show_default=True)
 @click.option("--trace", default="azure", show_default=True, help="Requests to plan for: what `octavo simulate` takes.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="Of the trace.  [default: as it looks]")
 @click.option("--lenient", is_flag=True, help="Leave out lines of the trace that are no requests.")
 @click.option("--prompt-lengths", type=Lengths(), help="Tokens of prompts at p50,p90,p99, instead of a trace.")
 @click.option("--output-lengths", type=Lengths(), help="Tokens of answers at p50,p90,p99.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second that have to be served.")
+@click.option("--rate", type=Number(0, min_open=True), help="Requests a second that have to be served.")
 @cost_model_option
 @click.option("--num-requests", type=click.IntRange(1), default=NUM_REQUESTS, show_default=True, help="Simulated.")
-@click.option("--weight-bits", type=click.FloatRange(1, 64), help="Of a weight in memory.  [default: as loaded]")
+@click.option("--weight-bits", type=Number(1, 64), help="Of a weight in memory.  [default: as loaded]")
 @click.option("--kv-cache-dtype", type=click.Choice(KV_DTYPES), default="float16", show_default=True)
 @click.option("--block-size", type=click.IntRange(1), help="Tokens in a block.  [default: as advised]")
 @click.option("--max-num-seqs", type=click.IntRange(1), default=256, show_default=True, help="Most sequences at once.")

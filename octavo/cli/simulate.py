@@ -16,7 +16,7 @@ from octavo.cli.picture import plot_option
 from octavo.cli.simulate_figure import figure_names, redraw
 from octavo.cli.simulate_picture import draw
 from octavo.cli.table import json_option, print_table, write_json, write_text
-from octavo.cli.units import ByteSize, TokenCount
+from octavo.cli.units import ByteSize, Number, TokenCount
 from octavo.core.errors import ConfigurationError
 from octavo.core.eviction_policies import EVICTION_POLICIES
 from octavo.core.kv_types import CacheConfig
@@ -80,8 +80,8 @@ STEPS_A_LOOK = 64
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="Of TRACE.  [default: as it looks]")
 @click.option("--lenient", is_flag=True, help="Leave out lines that are no requests, and count them.")
 @click.option("--limit", type=click.IntRange(1), help="Play so many requests at most.")
-@click.option("--speed", type=click.FloatRange(0, min_open=True), help="Play it so many times as fast.  [default: 1]")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests a second, instead of a speed.")
+@click.option("--speed", type=Number(0, min_open=True), help="Play it so many times as fast.  [default: 1]")
+@click.option("--rate", type=Number(0, min_open=True), help="Requests a second, instead of a speed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Where times or lengths are drawn.")
 @click.option("--max-tokens", type=TokenCount(), help="What each asks for at most.  [default: as many as it got]")
 @cost_model_option
@@ -100,7 +100,7 @@ STEPS_A_LOOK = 64
 @click.option("--num-host-blocks", type=click.IntRange(0), default=0, show_default=True, help="Blocks to swap to.")
 @click.option(
     "--admission-quantile",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Number(0, 1, max_open=True),
     default=ADMISSION_QUANTILE,
     show_default=True,
     help="How likely what is admitted has room to its end.",
@@ -125,9 +125,7 @@ STEPS_A_LOOK = 64
     type=click.Choice(figure_names()),
     help="Redraw a figure of the paper on PagedAttention, with the lengths of TRACE or of ShareGPT (docs/paper.md).",
 )
-@click.option(
-    "--figure-seconds", type=click.FloatRange(0, min_open=True), help="How long requests come in it.  [default: 600]"
-)
+@click.option("--figure-seconds", type=Number(0, min_open=True), help="How long requests come in it.  [default: 600]")
 @plot_option("it")
 @json_option
 def simulate(trace: str | None, format_: str | None, **given: Any) -> None:

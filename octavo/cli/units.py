@@ -1,6 +1,7 @@
 """Numbers as people write them on a command line: 4k tokens, 2GiB of memory."""
 
 import re
+from math import isfinite
 from typing import Any
 
 import click
@@ -45,6 +46,16 @@ class ByteSize(click.ParamType[int]):
         if size is None or size < 1:
             self.fail(f"{value!r} is not a size such as 2GiB, 500M or 1073741824", param, ctx)
         return size
+
+
+class Number(click.FloatRange):
+    """A number within bounds, and not NaN, of which every comparison is false, nor without end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
 
 
 def scale(text: str, units: dict[str, int]) -> int | None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _check(parameters: Mapping[str, Any], make: Any, title: str) -> None:
         raise ConfigurationError(f"a {title} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     for name, value in parameters.items():
         for number in _numbers(value):
-            if not isinstance(number, int | float) or not number >= 0:
+            if not isinstance(number, int | float) or not 0 <= number < inf:
                 raise ConfigurationError(f"{name} of the {title} is {value!r:.60}; it takes 0 or more")
 
 

@@ -122,6 +122,11 @@ def test_what_cannot_hold_one_sequence(config: Path) -> None:
         (("--prompt-lengths", "1,2,3"), "go together"),
         (("--what-if", "colour=red"), "'colour' is none of memory"),
         (("--what-if", "kv_cache_dtype=int3"), "int3"),
+        (("--what-if", "max_num_seqs=auto"), "max_num_seqs takes a number, not 'auto'"),
+        (("--what-if", "block_size=8,block_size=16"), "block_size is there twice"),
+        (("--rate", "nan"), "'nan' is no finite number"),
+        (("--memory-utilization", "nan"), "'nan' is no finite number"),
+        (("--weight-bits", "nan"), "'nan' is no finite number"),
     ],
 )
 def test_wrong_usage(config: Path, flags: tuple[str, ...], said: str) -> None:

@@ -61,6 +61,8 @@ def test_what_cannot_run_and_what_is_left_out_is_told(trace: Path) -> None:
     [
         (["--rate", 2, "--speed", 2], "--speed and --rate say the same thing"),
         (["--cost-model", "linear:"], "lacks parameters"),
+        (["--rate", "nan"], "'nan' is no finite number"),
+        (["--speed", "inf"], "'inf' is no finite number"),
         (["--goodput", "ttfb:3"], "'ttfb' is none of ttft, itl, tpot, e2el"),
         (["--max-num-seqs", 9000], "max_num_batched_tokens"),
     ],

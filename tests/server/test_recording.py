@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +147,10 @@ def test_a_file_that_is_full_is_put_aside_and_the_oldest_goes(tmp_path: Path) ->
     assert all(file.stat().st_size <= most for file in files)
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
     each = [[request.prompt for request in played(file)] for file in files]
-    assert sum(each, []) == list(range(41 - sum(map(len, each)), 41))
+    assert list(chain(*each)) == list(range(41 - sum(map(len, each)), 41))
     together = tmp_path / "together"
     together.write_text("".join(file.read_text() for file in files))
-    assert [request.prompt for request in played(together)] == sum(each, [])
+    assert [request.prompt for request in played(together)] == list(chain(*each))
 
 
 def test_one_line_that_is_too_long_stands_by_itself(tmp_path: Path) -> None:

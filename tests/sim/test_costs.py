@@ -117,6 +117,7 @@ def test_the_front_takes_requests_in_one_after_the_other() -> None:
         ("linear:base=1,bass=2", "no bass"),
         ("linear:base=1", "lacks parameters"),
         ("linear:base=-1,per_decode=1,per_chunk_token=1", "base .* takes 0 or more"),
+        ("linear:base=inf,per_decode=1,per_chunk_token=1", "base .* takes 0 or more"),
         ("table:a=1", "give a JSON file"),
         ("absent.json", "cannot read the cost model absent.json"),
     ],
