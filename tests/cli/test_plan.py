@@ -138,7 +138,7 @@ def test_wrong_usage(config: Path, flags: tuple[str, ...], said: str) -> None:
 def _log(path: Path, max_tokens: int | None) -> Path:
     """A server's log of sixty requests, all of which end long before ``max_tokens``."""
     asked = {} if max_tokens is None else {"max_tokens": max_tokens}
-    requests = [{"n": n, "t": 0.5 * n, "prompt": 40 + n, "output": 8 + n} | asked for n in range(60)]
+    requests = [{"n": n, "t": 0.5 * n, "prompt": 40 + n, "output": 8 + n % 20} | asked for n in range(60)]
     head = {"octavo_request_log": 1, "octavo": "0.1.0", "start": 1764530000.0, "block_size": 16}
     path.write_text("".join(json.dumps(line) + "\n" for line in [head, *requests]))
     return path
