@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from octavo.outputs import BeamSearchOutput as BeamSearchOutput
     from octavo.outputs import BeamSearchSequence as BeamSearchSequence
     from octavo.outputs import CompletionOutput as CompletionOutput
+    from octavo.outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
     from octavo.outputs import RequestOutput as RequestOutput
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ _EXPORTS = {
     "LLM": "octavo.llm",
     "AsyncLLM": "octavo.async_llm",
     "BeamSearchOutput": "octavo.outputs",
+    "EmbeddingRequestOutput": "octavo.outputs",
     "BeamSearchParams": "octavo.core.beam_search",
     "BeamSearchSequence": "octavo.outputs",
     "CompletionOutput": "octavo.outputs",
@@ -59,6 +61,7 @@ __all__ = [
     "BeamSearchSequence",
     "CompletionOutput",
     "ConfigurationError",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "EngineDeadError",
     "InvalidRequestError",

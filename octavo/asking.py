@@ -12,7 +12,15 @@ from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.messages import EngineRequest
 from octavo.loading.interface import Tokenizer
-from octavo.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, RequestOutput
+from octavo.outputs import (
+    BeamSearchOutput,
+    BeamSearchSequence,
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    unit,
+)
 from octavo.prompt import Prompt, as_token_ids
 
 Message = Mapping[str, Any]
@@ -104,6 +112,15 @@ def beam_results(output: RequestOutput, tokenizer: Tokenizer) -> BeamSearchOutpu
 
     return BeamSearchOutput([sequence(choice) for choice in output.outputs])
 
+
+def embedding_result(output: RequestOutput) -> EmbeddingRequestOutput:
+    """The vector of a prompt that has been computed."""
+    vector = EmbeddingOutput(unit(output.embedding or []))
+    return EmbeddingRequestOutput(output.request_id, vector, output.prompt_token_ids)
+
+
+EMBEDDING_PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+"""Of a request for a vector; its token is dropped."""
 
 PIN_PARAMS = SamplingParams(temperature=0.0, max_tokens=1)
 """Of the request that computes what is to be pinned."""

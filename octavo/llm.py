@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from octavo.asking import (
+    EMBEDDING_PARAMS,
     PIN_PARAMS,
     Message,
     Term,
     beam_results,
     check_beam_params,
+    embedding_result,
     ids_to_pin,
     make_request,
     pin_made,
@@ -26,6 +28,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
+from octavo.core.step import Pooling
 from octavo.engine.engine import Engine
 from octavo.engine.intake import check_has_salt
 from octavo.engine.interrupts import interrupts_wait
@@ -33,7 +36,7 @@ from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, Ou
 from octavo.engine_args import EngineArgs
 from octavo.loading.interface import Tokenizer
 from octavo.loading.system_prefix import num_system_tokens
-from octavo.outputs import BeamSearchOutput, RequestOutput, raise_for
+from octavo.outputs import BeamSearchOutput, EmbeddingRequestOutput, RequestOutput, raise_for
 from octavo.progress import CallProgress
 from octavo.prompt import Prompt, as_token_ids, listed_prompts
 from octavo.settings import read_settings
@@ -150,6 +153,28 @@ class LLM:
         ]
         requests = self._requests(ids, _spread(params, len(ids)), cache_salt, open_tokens, retention, term)
         return self._run([None] * len(ids), with_priorities(requests, priority))
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "mean",
+        cache_salt: str | None = None,
+        timeout: float | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector of each prompt, of length 1, in their order: the mean of the hidden states of all its tokens, or
+        that of the last one. The bits are those of /v1/embeddings.
+
+        Raises:
+            InvalidRequestError: one of them can never be served; the others are aborted.
+        """
+        if pooling not in get_args(Pooling):
+            raise InvalidRequestError(f"pooling must be one of {get_args(Pooling)}, got {pooling!r:.80}", "pooling")
+        term = Term.of(timeout)
+        ids = [self._encode(prompt) for prompt in listed_prompts(prompts)]
+        requests = self._requests(ids, [EMBEDDING_PARAMS] * len(ids), cache_salt, [0] * len(ids), None, term)
+        outputs = self._run([None] * len(ids), [replace(request, pooling=pooling) for request in requests])
+        return [embedding_result(output) for output in outputs]
 
     def stream(
         self,

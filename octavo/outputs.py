@@ -1,5 +1,7 @@
 """What comes back from an engine in Python, put together from its deltas; names as in vLLM."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -27,7 +29,7 @@ class CompletionOutput:
 @dataclass(slots=True)
 class RequestOutput:
     """One request with its choices. ``metrics``: times of each choice, in the order in which they ended. ``prompt``
-    is None where ids were given."""
+    is None where ids were given. ``embedding``: as the model gives it, where it was asked for."""
 
     request_id: str
     prompt: str | None
@@ -38,6 +40,7 @@ class RequestOutput:
     metrics: list[RequestTimes] = field(default_factory=list)
     num_cached_tokens: int = 0
     pin_report: PinReport | None = None
+    embedding: list[float] | None = None
 
     @classmethod
     def begin(cls, request: EngineRequest, prompt: str | None) -> "RequestOutput":
@@ -57,6 +60,8 @@ class RequestOutput:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.pin_report is not None:
             self.pin_report = delta.pin_report
+        if delta.embedding is not None:
+            self.embedding = delta.embedding
         if delta.index == 0:
             self.num_cached_tokens = delta.num_cached_tokens
         self.finished = all(output.finish_reason for output in self.outputs)
@@ -72,6 +77,29 @@ class RequestOutput:
             for output in self.outputs
         ]
         return replace(self, outputs=outputs, metrics=self.metrics.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """A vector of length 1, as many numbers as the model is wide."""
+
+    embedding: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """One prompt with its vector."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+
+def unit(vector: Sequence[float]) -> list[float]:
+    """In its direction, of length 1; nothing but zeros has none, and stays."""
+    length = math.hypot(*vector)
+    return [each / length for each in vector] if length else list(vector)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """POST /v1/embeddings: one vector an input, of the served model's last hidden states."""
 
 import base64
-import math
 import struct
 import uuid
 from collections.abc import Sequence
@@ -10,10 +9,11 @@ from typing import Any, Literal
 import msgspec
 from fastapi import APIRouter, Request, Response
 
+from octavo.asking import EMBEDDING_PARAMS
 from octavo.core.errors import InvalidRequestError
-from octavo.core.sampling_params import SamplingParams
 from octavo.engine.intake import check_salt
 from octavo.engine.messages import OutputDelta
+from octavo.outputs import unit
 from octavo.server.access.auth import allowance_of, tenant_of
 from octavo.server.answers import json_response, unless_gone
 from octavo.server.body import read_request_body
@@ -77,7 +77,7 @@ async def _vectors(
             f"embd-{uuid.uuid4().hex}",
             visit_of(request),
             prompts,
-            SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),  # the token is dropped
+            EMBEDDING_PARAMS,
             clamp_max_tokens=False,
             place=place,
             timing=timing,
@@ -117,9 +117,3 @@ def _shown(fields: EmbeddingRequest, vector: Sequence[float]) -> Any:
     if fields.encoding_format != "base64":
         return numbers
     return base64.b64encode(struct.pack(f"<{size}f", *numbers)).decode()
-
-
-def unit(vector: Sequence[float]) -> list[float]:
-    """In its direction, of length 1; nothing but zeros has none, and stays."""
-    length = math.hypot(*vector)
-    return [each / length for each in vector] if length else list(vector)

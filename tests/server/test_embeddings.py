@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 
+from octavo import LLM, InvalidRequestError
 from tests.support.fake_engine import MODEL
 from tests.support.fake_server import ServerProcess, running_real_server
 from tests.support.models import RAND_VOCAB, rand_model
@@ -130,6 +131,12 @@ def test_against_transformers_and_the_same_bits_in_any_company(path: Path, pooli
         assert vectors(client, PROMPTS[::-1]) == alone[::-1]  # the cache has all of them now
         longer = [[*PROMPTS[-1], 5, 6]]
         after_a_hit = vectors(client, longer)
+    with LLM(str(path), dtype="float32", num_blocks=64, swap_space=0, threads=1) as llm:
+        found = llm.embed(PROMPTS, pooling=pooling)  # type: ignore[arg-type]
+        assert [each.outputs.embedding for each in found] == alone
+        assert [each.prompt_token_ids for each in found] == PROMPTS
+        with pytest.raises(InvalidRequestError, match="pooling must be one of"):
+            llm.embed(PROMPTS, pooling="max")  # type: ignore[arg-type]
     for found, wanted in zip(alone, expected(path, pooling), strict=True):
         assert torch.allclose(torch.tensor(found, dtype=torch.float64), wanted, atol=2e-5)
     flags = ("--max-num-batched-tokens", "8", "--max-num-seqs", "8", "--pooling", pooling)
