@@ -68,6 +68,7 @@ class Recorder:
         self.last_end = 0.0
         self._open: dict[Request, OpenRequest] = {}
         self._servers = [ServerRecord() for _ in schedulers]
+        self._is_idle = False
 
     @property
     def num_open(self) -> int:
@@ -92,6 +93,8 @@ class Recorder:
         """A step has landed."""
         server, outcome = self._servers[step.place], step.outcome
         gap = step.now - server.now
+        if self._is_idle:
+            self.series.stand_idle(step.start)
         server.num_steps += 1
         server.longest.add(server.num_steps, gap)
         self.busy_seconds += step.now - step.start
@@ -109,6 +112,11 @@ class Recorder:
         server.members = members
         if step.now >= self.series.next_due:
             self.series.look(step.now)
+        self._is_idle = self._has_nothing_to_do()
+
+    def _has_nothing_to_do(self) -> bool:
+        """Nowhere; the next request may be known, but has not come."""
+        return len(self._open) <= 1 and not any(scheduler.has_work for scheduler in self.schedulers)
 
     def _note_departures(self, server: ServerRecord, members: list[Request], step: LandedStep) -> None:
         """Those that were members when the last step landed, and were planned as such no more."""

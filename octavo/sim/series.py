@@ -39,7 +39,7 @@ class Series:
         num_held = sum(pool.num_blocks - pool.num_free for pool in pools)
         size = each[0].kv.config.block_size
         num_filled = num_held * size - sum(map(num_unfilled_slots, each))
-        self.points.append(
+        self._add(
             Point(
                 seconds=now,
                 filled=num_filled / (num_blocks * size),
@@ -49,9 +49,18 @@ class Series:
                 preemptions=sum(scheduler.counters.num_preemptions for scheduler in each),
             )
         )
+
+    def stand_idle(self, until: float) -> None:
+        """Nobody was there up to then; this too is part of what a run looks like."""
+        preemptions = sum(scheduler.counters.num_preemptions for scheduler in self._schedulers)
+        while self.next_due < until:
+            self._add(Point(self.next_due, 0.0, 0.0, 0, 0, preemptions))
+
+    def _add(self, point: Point) -> None:
+        self.points.append(point)
         if len(self.points) == MAX_POINTS:
             self.points, self.interval = self.points[::2], 2 * self.interval
-        self.next_due = now + self.interval
+        self.next_due = point.seconds + self.interval
 
     def mean(self, of: Callable[[Point], float]) -> float | None:
         return sum(map(of, self.points)) / len(self.points) if self.points else None

@@ -16,6 +16,7 @@ from octavo.sim.filled import num_filled_slots
 from octavo.sim.gaps import LongestSteps
 from octavo.sim.quantiles import Quantiles
 from octavo.sim.replay import LandedStep
+from octavo.sim.series import MAX_POINTS
 from octavo.sim.simulation import QUEUE_FULL, TOO_LONG, ServerSettings, Simulation
 from octavo.sim.traces.request import TracedRequest
 
@@ -187,3 +188,20 @@ def test_where_nobody_is_answered_no_time_has_gone() -> None:
     row = figures(recorder)
     assert recorder.rejected == {TOO_LONG: 1}
     assert (row["seconds"], row["busy_share"], row["requests_per_second"]) == (0.0, None, None)
+
+
+def test_means_are_over_the_time_in_which_nobody_comes_too() -> None:
+    """Two requests of ten steps of a second, 90 seconds apart: one runs in 20 of 100 seconds."""
+    second = LinearCosts(base=1.0, per_decode=0.0, per_chunk_token=0.0)
+    coming = [TracedRequest(0.0, 8, 10), TracedRequest(90.0, 8, 10)]
+    row = figures(Simulation(coming, settings(4), second).run())
+    assert (row["seconds"], row["busy_share"]) == (100.0, 0.2)
+    assert row["running_mean"] == pytest.approx(0.2, abs=0.1)
+    assert row["running_max"] == 1
+
+
+def test_a_day_without_requests_takes_no_memory() -> None:
+    coming = [TracedRequest(0.0, 8, 10), TracedRequest(86_400.0, 8, 10)]
+    recorder = Simulation(coming, settings(4), COSTS).run()
+    assert len(recorder.series.points) <= MAX_POINTS
+    assert recorder.series.points[-1].seconds > 86_000
