@@ -165,6 +165,68 @@ def test_a_server_that_is_gone_is_told_and_watched_again(visit: Visit) -> None:
     assert len(visit.asked) - num_asked <= 2  # those that were on their way
 
 
+def test_what_is_told_of_a_block_stays_true(visit: Visit, server: ServerProcess) -> None:
+    """Also while it is looked at for long; who moves through its holders by keyboard stays where they are."""
+    page = visit.log_in()
+    block = page.locator("#block")
+    with load(server, 1):
+        page.wait_for_selector("#queue .request:visible")
+        page.focus(".marks")
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        expect(block.locator("strong")).to_contain_text("Block 0: active, in 1 table")
+        page.focus("#block li button")
+        with load(server, 1):
+            expect(block.locator("strong")).to_contain_text("Block 0: active, in 2 tables")
+    expect(block.locator("strong")).to_have_text("Block 0: cached")
+    expect(block.locator("li")).to_have_count(0)
+    expect(block).to_contain_text(re.compile("last used [0-9]"))
+    told = block.inner_text()
+    page.evaluate("document.querySelector('#block strong').id = 'same'")
+    expect(block).not_to_have_text(told, use_inner_text=True)
+    expect(page.locator("#same")).to_be_visible()
+    assert visit.complaints == []
+
+
+def test_a_server_that_does_not_answer_is_told(visit: Visit) -> None:
+    page = visit.log_in()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/debug/pool?*", hold)
+    expect(page.locator("#state")).to_have_text("the server does not answer")
+    page.unroute("**/debug/pool?*")
+    page.wait_for_selector("#state[data-state=live]")
+    page.route("**/debug/pool?*", hold)
+    num_held = len(held)
+    wait_until(lambda: page.wait_for_timeout(50) or len(held) > num_held)
+    page.click("#pause")
+    held[-1].continue_()  # what was on its way when it was paused
+    page.wait_for_timeout(1000)
+    expect(page.locator("#state")).to_have_text("paused")
+
+
+def test_charts_have_gaps_where_nothing_is_known(visit: Visit) -> None:
+    page = visit.log_in()
+    requests = page.locator("#charts figure").nth(2)
+    expect(requests).to_have_attribute("aria-label", "Requests: running 0, waiting 0")
+    page.route("**/metrics", lambda route: route.abort())
+    expect(requests).to_have_attribute("aria-label", "Requests: running –, waiting –")
+    page.unroute("**/metrics")
+    expect(requests).to_have_attribute("aria-label", "Requests: running 0, waiting 0")
+
+
+def test_rates_over_a_restart_are_those_since(visit: Visit) -> None:
+    rates = """async (counts) => {
+        const { parse, rate } = await import("/dashboard/series.js");
+        const looks = counts.map((count, i) => ({ time: 2 * i, samples: parse(`n_total{model_name="m"} ${count}`) }));
+        return looks.slice(1).map((look, i) => rate(looks[i], look, "n_total"));
+    }"""
+    assert visit.log_in().evaluate(rates, [100, 120, 6, 6]) == [10, 3, 0]
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_for_all_eyes_and_screens(browser: Browser, server: ServerProcess, view: str) -> None:
     visit = Visit(browser, server.url, **VIEWS[view])

@@ -17,14 +17,18 @@ async function ask(path, options = {}) {
   throw new Refused(response.status, message);
 }
 
+const PATIENCE = 10_000; // ms: a server that takes longer to tell how it is does not answer
+
+const soon = () => ({ signal: AbortSignal.timeout(PATIENCE) });
+
 async function json(path) {
-  return (await ask(path)).json();
+  return (await ask(path, soon())).json();
 }
 
 export const pool = (after) => json(`/debug/pool?after=${after}`);
 export const block = (id) => json(`/debug/pool/blocks/${id}`);
 export const choices = (id) => json(`/debug/pool/requests/${encodeURIComponent(id)}`);
-export const metrics = async () => (await ask("/metrics")).text();
+export const metrics = async () => (await ask("/metrics", soon())).text();
 
 // Events of a streamed chat, one by one.
 export async function* chat(body, signal) {

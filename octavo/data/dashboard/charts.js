@@ -55,10 +55,19 @@ export class Charts {
     const now = { time: performance.now() / 1000, samples: parse(await api.metrics()) };
     const before = this.looks.at(-1), long = this.looks.at(-WINDOW) ?? this.looks[0];
     this.looks = [...this.looks.slice(-WINDOW), now];
+    await this.add((value) => value(before, now, long));
+  }
+
+  // A look that failed: a gap, where nothing is known, and no line over it.
+  async miss() {
+    await this.add(() => null);
+  }
+
+  async add(valueOf) {
     this.times = [...this.times.slice(1 - MOST), Date.now() / 1000];
     for (const chart of this.charts) {
       chart.values = chart.lines.map(([, , , value], i) => {
-        const found = value(before, now, long);
+        const found = valueOf(value);
         return [...chart.values[i].slice(1 - MOST), Number.isFinite(found) ? found : null];
       });
     }
@@ -71,7 +80,7 @@ export class Charts {
   // For ever, every two seconds, while isWatched() says so.
   async run(isWatched) {
     for (;;) {
-      if (isWatched()) await this.look().catch(() => {});
+      if (isWatched()) await this.look().catch(() => this.miss());
       await new Promise((resolve) => setTimeout(resolve, EVERY));
     }
   }

@@ -2,9 +2,10 @@
 
 import * as api from "./api.js";
 import { LOOKS, lookOf, references, stateOf, ACTIVE } from "./blocks.js";
-import { make, seconds, shortId } from "./tools.js";
+import { make, seconds, setText, shortId } from "./tools.js";
 
 const PATIENCE = 120; // ms: a pointer that crosses the map asks nothing
+const EVERY = 1000; // ms: so often what is told is asked again
 
 export class BlockDetail {
   // onRequest(id): the request of a holder was chosen.
@@ -29,7 +30,7 @@ export class BlockDetail {
   }
 
   clear() {
-    this.block = null;
+    this.block = this.told = null; // the one that is pointed at; the one of which something is told
     clearTimeout(this.timer);
     this.root.replaceChildren(make("p", { class: "note" },
       "Point at a block, tap it, or move there with the arrow keys: it tells who has it and what it holds."));
@@ -41,25 +42,54 @@ export class BlockDetail {
     this.timer = setTimeout(() => this.ask(block), PATIENCE);
   }
 
+  // After a look: what is told of a block stays true as long as it is told.
+  async renew() {
+    if (this.block === null || this.block !== this.told || performance.now() < this.due) return;
+    if (this.block < this.codes.length) await this.ask(this.block);
+    else this.clear(); // another server's pool, that is smaller
+  }
+
   async ask(block) {
     let found;
     try {
       found = await api.block(block);
     } catch (error) {
-      if (this.block === block) this.root.replaceChildren(make("p", {}, error.message));
+      if (this.block === block) this.say([make("p", {}, error.message)]);
       return;
     }
-    if (this.block === block) this.root.replaceChildren(...this.lines(found));
+    if (this.block === block) this.write(found);
   }
 
-  lines(found) {
+  say(lines) {
+    this.told = this.block;
+    this.due = performance.now() + EVERY;
+    this.rest = null;
+    this.root.replaceChildren(...lines);
+  }
+
+  // What is the same stays as it is: it may have the focus, and what is read out is what has changed.
+  write(found) {
+    const rest = JSON.stringify([found.id, found.holders, found.text]);
+    if (rest === this.rest) this.due = performance.now() + EVERY;
+    else {
+      this.head = [make("strong"), make("span"), make("span", { "aria-live": "off" })];
+      this.say([make("p", {}, ...this.head), ...this.below(found)]);
+      this.rest = rest;
+    }
+    this.headline(found).forEach((text, i) => setText(this.head[i], text));
+  }
+
+  headline(found) {
     const code = this.codes[found.id] ?? 0, look = LOOKS[lookOf(code)];
     const state = stateOf(code) === ACTIVE ? `active, in ${references(code)} ${references(code) === 1 ? "table" : "tables"}` : look.name;
-    const parts = [`${found.filled} slots filled`];
+    const parts = [` (${found.filled} slots filled`];
     if (found.in_prefix_cache) parts.push("can be found in the prefix cache");
     if (found.pins) parts.push(`held by ${found.pins} ${found.pins === 1 ? "pin" : "pins"}`);
-    parts.push(this.used(found.id));
-    const lines = [make("p", {}, make("strong", {}, `Block ${found.id}: ${state}`), ` (${parts.join("; ")})`)];
+    return [`Block ${found.id}: ${state}`, `${parts.join("; ")}; `, `${this.used(found.id)})`];
+  }
+
+  below(found) {
+    const lines = [];
     if (found.holders.length) lines.push(make("ul", { "aria-label": "Who has it" }, ...found.holders.map((each) => this.holder(each))));
     if (found.text) lines.push(make("pre", {}, found.text));
     return lines;

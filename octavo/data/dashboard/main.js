@@ -125,8 +125,9 @@ async function turn() {
   interval = 1000 * look.interval;
   await show(look);
   await markSelected();
+  await detail.renew();
   await playground.look(codes, look.block_size);
-  setState("live", "live");
+  if (!paused) setState("live", "live");
 }
 
 async function run() {
@@ -137,7 +138,7 @@ async function run() {
       } catch (error) {
         if (error.status === 401 || error.status === 403) return location.reload(); // the login is over
         interval = 1000;
-        setState("error", error.status ? error.message : "the server does not answer");
+        if (!paused) setState("error", error.status ? error.message : "the server does not answer");
       }
     }
     await new Promise((resolve) => setTimeout(resolve, interval));

@@ -24,8 +24,10 @@ export function total(samples, name, labels = {}) {
   return fitting.length ? fitting.reduce((sum, [, value]) => sum + value, 0) : NaN;
 }
 
+// Of a counter. One that is less than before began at 0 again in between: its engine, or its server, is another one.
 export function rate(before, now, name) {
-  return (total(now.samples, name) - total(before.samples, name)) / (now.time - before.time);
+  const counted = total(now.samples, name), earlier = total(before.samples, name);
+  return (counted < earlier ? counted : counted - earlier) / (now.time - before.time);
 }
 
 // The q-quantile of what a histogram has counted between two looks; null where that is nothing.
