@@ -1,6 +1,6 @@
 """What the simulator predicts of workloads that are also really run: throughput, median TTFT and median ITL.
 
-    python -m bench.predicted [--model NAME] [--repeats 5] [--loads NAME,...] [--json FILE]
+    python -m bench.predicted [--model NAME] [--repeats 5] [--load NAME]... [--json FILE]
 
 A server of this machine is loaded over HTTP as ``octavo bench serve`` does it. In between, the machine is calibrated as
 ``octavo calibrate`` does it, a part before each load and a round in each repeat: on a shared machine, what was true a
@@ -65,7 +65,7 @@ def _load(count: int, rate: float, prompts: tuple[int, int], answers: tuple[int,
 LOADS: Mapping[str, Load] = {
     "short prompts, low rate": _load(16, 2, (16, 64), (16, 64)),
     "short prompts, high rate": _load(48, 8, (16, 64), (16, 64)),
-    "long prompts, low rate": _load(7, 0.7, (512, 1024), (32, 64)),
+    "long prompts, low rate": _load(6, 0.4, (512, 1024), (64, 96)),
     "long prompts, high rate": _load(14, 2, (256, 512), (32, 64)),
     "long answers": _load(12, 2, (16, 32), (128, 192)),
     "burst": _load(24, math.inf, (64, 256), (64, 64)),
@@ -160,11 +160,13 @@ def row(load: str, figure: str, pairs: Sequence[tuple[Figures, Figures]]) -> dic
 @click.command()
 @click.option("--model", default="smollm2-135m", show_default=True)
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Medians are shown.")
-@click.option("--loads", "names", help="Of the loads, with commas between.  [default: all]")
+@click.option(
+    "--load", "names", type=click.Choice(tuple(LOADS)), multiple=True, help="May be given often.  [default: all]"
+)
 @json_option
-def main(model: str, repeats: int, names: str | None, json_path: Path | None) -> None:
+def main(model: str, repeats: int, names: tuple[str, ...], json_path: Path | None) -> None:
     """Measure workloads and predict them, in turns."""
-    chosen = LOADS if names is None else {name: LOADS[name] for name in names.split(",")}
+    chosen = {name: LOADS[name] for name in names or LOADS}
     args, watch = EngineArgs(model, num_blocks=NUM_BLOCKS, speculation="off"), PlanWatch()
     engine, source = build_engine(args, timed=watch), random.Random(0)
     limits = engine.limits

@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from octavo.core.kv_types import CacheConfig
 from octavo.core.scheduler_types import SchedulerConfig
-from octavo.sim.costs import LinearCosts
+from octavo.sim.costs import Front, LinearCosts
 from octavo.sim.figures import figures
 from octavo.sim.repeated import repeated
 from octavo.sim.routers import ROUTERS, LeastLoaded, PrefixAware, RoundRobin
@@ -97,6 +98,17 @@ def test_what_was_received_is_not_computed_again() -> None:
     simulation = SplitSimulation([TracedRequest(0.0, 10, 2)], settings(), costs, Split(1, 1, 1.0, 1e9))
     recorder = simulation.run()
     assert recorder.last_end == pytest.approx(1000 + 1, abs=1e-6)
+
+
+def test_the_front_is_before_those_that_compute_prompts() -> None:
+    """Each front takes half a second for a request and delays it by one; each step takes two seconds more."""
+    costs = replace(SECOND, front=Front(per_request=0.5, delay=1.0, per_step=2.0))
+    coming = [TracedRequest(0.0, 10, 2)] * 2
+    two = SplitSimulation(coming, settings(), costs, Split(2, 1, 1.0, 1e9)).run()
+    assert figures(two)["ttft_max"] == pytest.approx(1500 + 3000, rel=1e-3)
+    one = SplitSimulation(coming, settings(), costs, Split(1, 1, 1.0, 1e9)).run()
+    assert figures(one)["ttft_max"] == pytest.approx(1500 + 2 * 3000, rel=1e-3), "the second misses the first step"
+    assert figures(one)["itl_max"] == pytest.approx(3000, rel=1e-3)
 
 
 def test_what_is_on_its_way_counts_where_it_goes() -> None:
