@@ -1,6 +1,7 @@
 """Service-level objectives on a command line, and what figures beside them are called in tables."""
 
 from collections.abc import Collection
+from math import inf
 from typing import Any
 
 import click
@@ -37,6 +38,8 @@ class Objectives(click.ParamType[dict[str, float]]):
                 slos[name] = float(milliseconds)
             except ValueError:
                 self.fail(f"{part!r} is not of the form ttft:500", param, ctx)
+            if not 0 <= slos[name] < inf:
+                self.fail(f"{part!r} is no time of 0 milliseconds or more", param, ctx)
             if name not in self._known:
                 self.fail(f"{name!r} is none of {', '.join(self._known)}", param, ctx)
         return slos

@@ -64,6 +64,7 @@ def test_what_cannot_run_and_what_is_left_out_is_told(trace: Path) -> None:
         (["--rate", "nan"], "'nan' is no finite number"),
         (["--speed", "inf"], "'inf' is no finite number"),
         (["--goodput", "ttfb:3"], "'ttfb' is none of ttft, itl, tpot, e2el"),
+        (["--goodput", "ttft:nan"], "'ttft:nan' is no time of 0 milliseconds or more"),
         (["--max-num-seqs", 9000], "max_num_batched_tokens"),
     ],
 )
