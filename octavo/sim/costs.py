@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from octavo.core.errors import ConfigurationError
 from octavo.core.prompt_costs import chunks_of
 from octavo.core.step import StepPlan
 
@@ -155,6 +157,9 @@ class RooflineCosts:
     ``flops``, ``bytes_per_second``: what the machine really reaches. A token costs ``flops_per_token`` and a pair of
     tokens that attend ``flops_per_pair``; a step reads ``weight_bytes`` once and ``kv_bytes_per_token`` of each token
     of context, and writes as much for each token; a block moves at ``moved_bytes_per_second``.
+
+    Raises:
+        ConfigurationError: one of the speeds is 0.
     """
 
     flops: float
@@ -168,6 +173,13 @@ class RooflineCosts:
     moved_bytes_per_second: float = 16e9
     front: Front = NO_FRONT
     blocks: BlockCosts = ANY_BLOCKS
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bytes_per_second", "moved_bytes_per_second"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(
+                    f"{name} of the roofline cost model is {getattr(self, name):g}; it takes more than 0"
+                )
 
     def step_seconds(self, work: StepWork) -> float:
         num_pairs = work.decode_context + work.chunk_pairs
@@ -184,6 +196,9 @@ class TableCosts:
     less ``shared_seconds``, which each of them has (to read the weights), and never less than one of them alone.
 
     Tables are pairs of a count and seconds, in ascending order of the counts; two at least.
+
+    Raises:
+        ConfigurationError: a table is no such one.
     """
 
     decode: Sequence[tuple[float, float]]
@@ -192,10 +207,26 @@ class TableCosts:
     front: Front = NO_FRONT
     blocks: BlockCosts = ANY_BLOCKS
 
+    def __post_init__(self) -> None:
+        for name, table in (("decode", self.decode), ("prefill", self.prefill)):
+            if not _is_table(table):
+                raise ConfigurationError(
+                    f"{name} of the table cost model is {table!r:.60}; it takes two or more pairs [count, seconds], in "
+                    "ascending order of the counts"
+                )
+
     def step_seconds(self, work: StepWork) -> float:
         parts = ((self.decode, work.num_decodes), (self.prefill, work.chunk_tokens))
         seconds = [_interpolated(table, count) for table, count in parts if count]
         return max(sum(seconds) - self.shared_seconds, *seconds) if len(seconds) > 1 else sum(seconds)
+
+
+def _is_table(pairs: object) -> bool:
+    if not isinstance(pairs, Sequence) or len(pairs) < 2:
+        return False
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        return False
+    return all(before[0] < after[0] for before, after in pairwise(pairs))
 
 
 def _interpolated(table: Sequence[tuple[float, float]], count: float) -> float:

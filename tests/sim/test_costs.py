@@ -145,3 +145,19 @@ def test_files_that_are_no_costs_are_refused(content: str, message: str, tmp_pat
     path.write_text(content)
     with pytest.raises(ConfigurationError, match=message):
         parse_costs(str(path))
+
+
+@pytest.mark.parametrize("decode", [[], [[1, 1.0]], [[1, 1.0], [1, 2.0]], [[2, 1.0], [1, 2.0]], [[1], [2, 1.0]], 3])
+def test_tables_that_are_none(decode: object, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"format": 1, "kind": "table", "decode": decode, "prefill": [[1, 1.0], [9, 2.0]]}))
+    with pytest.raises(ConfigurationError, match=r"decode of the table cost model is .* two or more pairs"):
+        parse_costs(str(path))
+
+
+@pytest.mark.parametrize("name", ["flops", "bytes_per_second", "moved_bytes_per_second"])
+def test_a_machine_that_stands_still(name: str) -> None:
+    numbers = {"flops": 1, "bytes_per_second": 1, "weight_bytes": 1, "flops_per_token": 1, "kv_bytes_per_token": 1}
+    text = "roofline:" + ",".join(f"{key}={value}" for key, value in (numbers | {name: 0}).items())
+    with pytest.raises(ConfigurationError, match=f"^{name} of the roofline cost model is 0; it takes more than 0"):
+        parse_costs(text)
