@@ -12,6 +12,7 @@ from torch import Tensor
 from octavo.kernels.interface import Linear, Ops
 from octavo.kernels.quantized import QuantizedWeight
 from octavo.loading.header import Header, check_tensors
+from octavo.loading.load_progress import LoadProgress
 from octavo.loading.quantization import Quantization, quantize
 from octavo.loading.weights_cache import LinearCache
 from octavo.models.config import ModelConfig
@@ -57,11 +58,15 @@ class Weights(ModelWeights):
         self._cache = cache
         self._unpack, self._quantization = unpack, quantization
         self._names = check_tensors(checkpoint)
+        sizes = {name: checkpoint.tensors[name].num_bytes for name in self._names if name in checkpoint.tensors}
+        self._progress = LoadProgress(sizes)
 
     def __getitem__(self, name: str) -> Tensor:
+        self._progress.note([name])
         return self._checkpoint.read(name)
 
     def matrix(self, name: str) -> Tensor | QuantizedWeight:
+        self._progress.note([name])
         if self._unpack:
             return self._checkpoint.read(name)
         weight = self._checkpoint.read_matrix(name)
@@ -74,6 +79,7 @@ class Weights(ModelWeights):
         if self._cache is None:
             return super().linear(ops, matrices)
         make = super().linear
+        self._progress.note(matrices)
         return self._cache.linear(matrices, lambda: make(ops, matrices))
 
     def __contains__(self, name: object) -> bool:

@@ -236,6 +236,7 @@ def block(kind: str, **fields: Any) -> Any:
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": "many"}, "max_tokens"),
         ({"messages": []}, "messages"),
+        ({"messages": None, "system": "Be short."}, "messages"),
         ({"messages": ["x"]}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
         ({"messages": [{"role": ["user"], "content": "x"}]}, "messages"),

@@ -43,7 +43,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     model: Path = rand_model(tmp_path_factory.mktemp("rand"))
     flags = ("--num-blocks", "64", "--max-model-len", "128", "--max-num-seqs", "8", "--threads", "1")
     flags += ("--admin-key", "boss", "--limit-n", "4", "--limit-prompts", "4", "--limit-choices", "8")
-    flags += ("--scheduling-policy", "priority", "--kv-sanitizer")
+    flags += ("--scheduling-policy", "priority", "--kv-sanitizer", "--tool-call-parser", "hermes")
     with running_real_server(model, *flags) as running:
         with running.wait_ready().client(**ADMIN) as client:  # what is started by the first of a kind stays
             chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
@@ -122,7 +122,7 @@ def check_nothing_is_left(server: ServerProcess, num_fds: int) -> None:
 
 def test_some_hundred_requests(fuzzed: ServerProcess) -> None:
     before = psutil.Process(fuzzed.process.pid).num_fds()
-    counts = fuzz(fuzzed, 300)
+    counts = fuzz(fuzzed, 500)
     assert min(counts[200], counts[400]) > 25
     check_nothing_is_left(fuzzed, before + 2)
 

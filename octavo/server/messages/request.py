@@ -70,7 +70,9 @@ def as_chat_prompt(fields: CountRequest) -> ChatRequest:
     Raises:
         InvalidRequestError: a malformed field.
     """
-    messages = as_chat_messages(fields.system, fields.messages or [])
+    if not fields.messages:
+        raise InvalidRequestError("messages needs at least one message; system alone is no conversation.", "messages")
+    messages = as_chat_messages(fields.system, fields.messages)
     choice, is_parallel = _tool_choice(fields.tool_choice)
     return ChatRequest(
         model=fields.model,
