@@ -32,7 +32,7 @@ from octavo.sim.figures import PERCENTILES, figures, series
 from octavo.sim.recorder import OBJECTIVES, Recorder
 from octavo.sim.repeated import repeated
 from octavo.sim.replay import LandedStep
-from octavo.sim.routers import ROUTERS
+from octavo.sim.routers import LEAST_LOADED, ROUTERS
 from octavo.sim.simulation import ServerSettings, Simulation
 from octavo.sim.split import Split, SplitSimulation
 from octavo.sim.traces.request import TracedRequest, asking
@@ -111,7 +111,7 @@ STEPS_A_LOOK = 64
 @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Play it so many times over.")
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Servers of this kind.")
 @click.option(
-    "--router", type=click.Choice(tuple(ROUTERS)), default="least-loaded", show_default=True, help="Which gets whom."
+    "--router", type=click.Choice(tuple(ROUTERS)), default=LEAST_LOADED, show_default=True, help="Which gets whom."
 )
 @click.option(
     "--prefill-replicas", type=click.IntRange(1), help="So many of them compute prompts alone, the others answers."
@@ -193,6 +193,10 @@ def make_simulation(requests: Iterator[TracedRequest], given: dict[str, Any]) ->
         return Simulation(requests, settings, costs, given["slos"], num_replicas=num_replicas, router=router)
     if None in split:
         raise click.UsageError("--prefill-replicas, --transfer-bandwidth and --kv-bytes-per-token go together")
+    if given["router"] != LEAST_LOADED:
+        raise click.UsageError(
+            f"--router {given['router']} does not go with --prefill-replicas, where the least loaded of a kind is chosen"
+        )
     num_prefill, bandwidth, num_bytes = split
     if num_prefill >= num_replicas:
         raise click.UsageError(f"{num_prefill} of {num_replicas} --replicas for prompts leave none for answers")

@@ -75,8 +75,10 @@ def _prefix_names(request: Request) -> Iterator[int]:
         yield name
 
 
+LEAST_LOADED = "least-loaded"
+
 ROUTERS: dict[str, Callable[[], Router]] = {
     "round-robin": RoundRobin,
-    "least-loaded": LeastLoaded,
+    LEAST_LOADED: LeastLoaded,
     "prefix-aware": PrefixAware,
 }

@@ -148,5 +148,7 @@ def test_a_split_needs_all_its_numbers(trace: Path) -> None:
     result = run(trace, "--replicas", 4, "--prefill-replicas", 2)
     assert (result.exit_code, "go together" in result.output) == (2, True)
     flags = ("--transfer-bandwidth", "1GB", "--kv-bytes-per-token", "1")
+    result = run(trace, "--replicas", 4, "--prefill-replicas", 2, *flags, "--router", "round-robin")
+    assert (result.exit_code, "--router round-robin does not go with --prefill-replicas" in result.output) == (2, True)
     result = run(trace, "--replicas", 2, "--prefill-replicas", 2, *flags)
     assert (result.exit_code, "leave none for answers" in result.output) == (2, True)
