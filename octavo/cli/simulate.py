@@ -195,7 +195,7 @@ def make_simulation(requests: Iterator[TracedRequest], given: dict[str, Any]) ->
         raise click.UsageError("--prefill-replicas, --transfer-bandwidth and --kv-bytes-per-token go together")
     if given["router"] != LEAST_LOADED:
         raise click.UsageError(
-            f"--router {given['router']} does not go with --prefill-replicas, where the least loaded of a kind is chosen"
+            f"--router {given['router']} does not go with --prefill-replicas, where the least loaded is chosen"
         )
     num_prefill, bandwidth, num_bytes = split
     if num_prefill >= num_replicas:
