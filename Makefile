@@ -20,7 +20,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint types imports format fuzz soak sanitizers bench wheel constraints pictures screenshots clean
+.PHONY: help install serve test lint types imports format fuzz soak sanitizers bench wheel constraints pictures figures screenshots clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +88,12 @@ constraints: install ## write the versions in .venv to constraints.txt
 
 pictures: install ## draw the pictures of the docs again
 	$(BIN)/python docs/pictures/draw.py
+
+figures: install ## the paper's figures in docs/pictures, simulated anew (most of an hour)
+	for name in waste batched sharing blocks; do \
+		$(BIN)/octavo simulate --figure $$name --plot docs/pictures/paper-$$name.svg || exit 1; done
+	for name in rate prefix; do \
+		$(BIN)/octavo simulate --figure $$name --figure-seconds 120 --plot docs/pictures/paper-$$name.svg || exit 1; done
 
 screenshots: install ## the dashboard's pictures in docs/pictures, from a server under load (needs /usr/bin/chromium)
 	$(BIN)/python docs/pictures/dashboard.py

@@ -27,6 +27,7 @@ from octavo.core.scheduler_types import ADMISSION_QUANTILE
 from octavo.sim.baselines.allocators import Buddy, FirstFit
 from octavo.sim.baselines.memory import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Memory
 from octavo.sim.baselines.reservation import Reservation, reserve_exactly, reserve_maximum, reserve_power_of_two
+from octavo.sim.paper.published import Published, published_columns
 
 AZURE_NUM_REQUESTS = 200
 AZURE_NUM_BLOCKS = 3000
@@ -57,7 +58,7 @@ SHAREGPT_COLUMNS = {
     "resident": "sequences",
     "paper_resident": "paper",
     "saved_percent": "blocks saved, %",
-    "paper_saved_percent": "paper, %",
+    "published": "paper, %",
 }
 
 
@@ -117,20 +118,20 @@ def sharing_rows(
 ) -> Iterator[dict[str, object]]:
     """Blocks saved by sharing on ``lengths`` and, where the paper has it, on ``short`` prompts."""
     parallel, beams = [ParallelSampling(n) for n in (2, 4, 6)], [Beams(width) for width in (2, 4, 6)]
-    cases: list[tuple[str, Mode, Sequence[Lengths], str | None]] = [
-        *(("", mode, lengths, "16.2-30.5") for mode in parallel),
-        *((", short prompts", mode, short, "6.1-9.8") for mode in parallel),
-        *(("", mode, lengths[::BEAMS_STRIDE], "44.3-66.3") for mode in beams),
-        *((", short prompts", mode, short[::BEAMS_STRIDE], "37.6-55.2") for mode in beams),
+    cases: list[tuple[str, Mode, Sequence[Lengths], Published | None]] = [
+        *(("", mode, lengths, Published(16.2, 30.5)) for mode in parallel),
+        *((", short prompts", mode, short, Published(6.1, 9.8)) for mode in parallel),
+        *(("", mode, lengths[::BEAMS_STRIDE], Published(44.3, 66.3)) for mode in beams),
+        *((", short prompts", mode, short[::BEAMS_STRIDE], Published(37.6, 55.2)) for mode in beams),
         *(("", SharedPrefix(num_tokens), lengths, None) for num_tokens in (80, 341)),
     ]
-    for note, mode, chosen, paper_saved in cases:
+    for note, mode, chosen, published in cases:
         figures = measure_sharing(chosen, mode, memory, seed)
         yield {
             "what": mode.name + note,
             **asdict(figures),
             "saved_percent": _percent(figures.saved_share),
-            "paper_saved_percent": paper_saved,
+            **published_columns(published),
         }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PANEL_INCHES = (5.0, 3.2)
 BAR_INCHES = (7.5, 0.28)
+LABEL_SHARE = 0.12  # of the longest bar: what a label takes
 COLOUR, MARK = "#4c78a8", "#e45756"
 # Text stays text; and a picture of the same figures is the same file, whenever it is drawn.
 _SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "octavo", "font.size": 9, "axes.grid": True}
@@ -36,11 +37,11 @@ class Panel(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """``published``: a mark beside it, where there is one."""
+    """``published``: marks beside it, at the lowest and the highest, where there are any."""
 
     name: str
     value: float | None
-    published: float | None = None
+    published: tuple[float, float] | None = None
 
 
 def plot_option(shown: str) -> Callable[[F], F]:
@@ -79,18 +80,30 @@ def draw_bars(title: str, bars: Sequence[Bar]) -> str:
         figure = Figure((BAR_INCHES[0], 1 + BAR_INCHES[1] * len(bars)), layout="constrained")
         axes = figure.add_subplot()
         places = range(len(bars))
-        drawn = axes.barh(places, [bar.value or 0.0 for bar in bars], color=COLOUR, label="here")
-        axes.bar_label(drawn, ["" if bar.value is None else f"{bar.value:,.4g}" for bar in bars], padding=3)
-        published = {place: bar.published for place, bar in enumerate(bars) if bar.published is not None}
+        axes.barh(places, [bar.value or 0.0 for bar in bars], color=COLOUR, label="here")
+        widest = max((bar.value or 0.0 for bar in bars), default=0.0)
+        for place, bar in enumerate(bars):
+            if bar.value is not None:
+                end = (_label_place(bar.value, bar.published, LABEL_SHARE * widest), place)
+                axes.annotate(f"{bar.value:,.4g}", end, (4, 0), textcoords="offset points", va="center")
+        published = [(place, *bar.published) for place, bar in enumerate(bars) if bar.published is not None]
         if published:
-            values = list(published.values())
-            axes.scatter(values, list(published), marker="|", s=160, linewidths=3, color=MARK, label="published")
+            at, low, high = zip(*published, strict=True)
+            axes.hlines(at, low, high, linewidth=3, color=MARK)
+            axes.scatter(low + high, at + at, marker="|", s=160, linewidths=3, color=MARK, label="published")
             axes.legend()
         axes.set_yticks(places, [bar.name for bar in bars])
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.set_title(title, weight="bold")
         return _svg(figure)
+
+
+def _label_place(value: float, published: tuple[float, float] | None, width: float) -> float:
+    """Right of the bar; right of the marks where they would go through a label of this width."""
+    if published is None or published[1] < value or published[0] > value + width:
+        return value
+    return published[1]
 
 
 def _draw_panel(axes: "Axes", panel: Panel) -> None:

@@ -33,7 +33,7 @@ def _sharing(load: Load) -> Iterator[dict[str, object]]:
 SHARING = Figure(
     "Blocks saved, %",
     _sharing,
-    {"what": "OPT-13B, all at once", "saved_percent": "blocks saved, %", "paper_saved_percent": "published, %"},
+    {"what": "OPT-13B, all at once", "saved_percent": "blocks saved, %", "published": "published, %"},
     ("what",),
     "saved_percent",
 )
@@ -72,11 +72,11 @@ def lengths_of(trace: Iterable[TracedRequest] | None, limit: int) -> list[Traced
 
 
 def _bar(figure: Figure, row: Mapping[str, object]) -> Bar:
-    value, published = row.get(figure.value), row.get("published")
+    value, published = row.get(figure.value), row.get("published_range")
     return Bar(
         ", ".join(str(row[name]) for name in figure.names),
         value if isinstance(value, int | float) else None,
-        float(published) if isinstance(published, int | float) else None,
+        (published[0], published[1]) if isinstance(published, list) else None,
     )
 
 

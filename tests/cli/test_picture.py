@@ -19,7 +19,7 @@ def test_no_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, command: li
 
 
 def test_bars() -> None:
-    bars = [Bar("a <b>", 20.1, 20.4), Bar("none", None), Bar("alone", 1234.5)]
+    bars = [Bar("a <b>", 20.1, (16.2, 30.5)), Bar("none", None), Bar("alone", 1234.5)]
     texts = [
         "".join(each.itertext()) for each in ET.fromstring(draw_bars("Used, %", bars)).iter() if each.tag[-4:] == "text"
     ]

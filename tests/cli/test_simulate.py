@@ -119,6 +119,7 @@ def test_a_figure_of_the_paper_with_the_lengths_of_a_trace(trace: Path, tmp_path
     assert result.exit_code == 0, result.output
     rows = {row["system"]: row for row in json.loads((tmp_path / "out.json").read_text())["figures"]["waste"]}
     assert rows["Orca (Max)"]["published"] == 20.4
+    assert rows["Orca (Max)"]["published_range"] == [20.4, 20.4]
     assert rows["Orca (Max)"]["filled"] < rows["Orca (Pow2)"]["filled"] < rows["Octavo"]["filled"]
     assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from octavo.sim.paper.experiment import Experiment, Load, poisson, sustained_rate
 from octavo.sim.paper.machines import MAX_MODEL_LEN, OPT_13B, OPT_66B, OPT_175B, PaperModel
+from octavo.sim.paper.published import Published, published_columns
 from octavo.sim.paper.systems import (
     ALLOCATOR_ALONE,
     MAXIMUM,
@@ -26,16 +27,28 @@ LATENCY = 0.25
 BATCHED_RATE = 2.0
 """Requests a second, in the paper's Figure 13a."""
 
-PUBLISHED_FILLED = {MAXIMUM: 20.4, POWER_OF_TWO: 26.8, ORACLE: 38.2, ALLOCATOR_ALONE: 96.3, PAGED: 96.3}
+PUBLISHED_FILLED = {
+    MAXIMUM: Published(20.4),
+    POWER_OF_TWO: Published(26.8),
+    ORACLE: Published(38.2),
+    ALLOCATOR_ALONE: Published(96.3),
+    PAGED: Published(96.3),
+}
 """Figure 2: per cent of the KV memory that holds tokens."""
 
-PUBLISHED_BATCHED = {MAXIMUM: 7.0, POWER_OF_TWO: 9.81, ORACLE: 13.62, ALLOCATOR_ALONE: 30.42, PAGED: 30.42}
+PUBLISHED_BATCHED = {
+    MAXIMUM: Published(7.0),
+    POWER_OF_TWO: Published(9.81),
+    ORACLE: Published(13.62),
+    ALLOCATOR_ALONE: Published(30.42),
+    PAGED: Published(30.42),
+}
 """Figure 13a: sequences at once."""
 
-PUBLISHED_RATES = {STATIC: "up to 22", MAXIMUM: "2.7-8", ORACLE: "1.7-2.7"}
+PUBLISHED_RATES = {STATIC: Published(22, is_most=True), MAXIMUM: Published(2.7, 8), ORACLE: Published(1.7, 2.7)}
 """Section 6.2: how many times the rate of each the paged system sustains."""
 
-PREFIXES = {80: 1.67, 341: 3.58}
+PREFIXES = {80: Published(1.67), 341: Published(3.58)}
 """Tokens of a shared prefix, and how many times the all-knowing reservation's rate was published (Figure 16)."""
 
 PREFIX_NAME = 1
@@ -54,7 +67,7 @@ def waste(load: Load) -> Iterator[Row]:
         yield {
             "system": system.name,
             "filled": _percent(filled),
-            "published": PUBLISHED_FILLED.get(system),
+            **published_columns(PUBLISHED_FILLED.get(system)),
             "reserved": _percent(None if filled is None or held is None else held - filled),
             "outside": _percent(None if held is None else 1 - held),
             "filled_of_held": _percent(experiment.watch.filled_of_held.value),
@@ -75,7 +88,7 @@ def batched(load: Load) -> Iterator[Row]:
         yield {
             "system": system.name,
             "running": paced.watch.running.value,
-            "published": PUBLISHED_BATCHED.get(system),
+            **published_columns(PUBLISHED_BATCHED.get(system)),
             "running_full": full.watch.running.value,
             "latency": paced.normalized_latency,
             "preemptions": paced.occupancy.num_preemptions,
@@ -89,7 +102,9 @@ def rate(load: Load, models: Sequence[PaperModel] = (OPT_13B, OPT_66B, OPT_175B)
         yield from _rates(model, systems, PUBLISHED_RATES, load)
 
 
-def _rates(model: PaperModel, systems: Sequence[System], published: dict[System, str], load: Load) -> Iterator[Row]:
+def _rates(
+    model: PaperModel, systems: Sequence[System], published: dict[System, Published], load: Load
+) -> Iterator[Row]:
     best: float | None = None
     for system in systems:
         found = sustained_rate(system, model.memory(), model.costs, load, LATENCY)
@@ -99,7 +114,7 @@ def _rates(model: PaperModel, systems: Sequence[System], published: dict[System,
             "system": system.name,
             "rate": found,
             "times": best / found if found else None,
-            "published": published.get(system),
+            **published_columns(published.get(system)),
         }
 
 
@@ -108,7 +123,7 @@ def prefix(load: Load) -> Iterator[Row]:
     reservation."""
     for num_tokens, times in PREFIXES.items():
         lengths = with_prefix(load.lengths, num_tokens)
-        for row in _rates(OPT_13B, (PAGED, ORACLE), {ORACLE: str(times)}, Load(lengths, load.seconds)):
+        for row in _rates(OPT_13B, (PAGED, ORACLE), {ORACLE: times}, Load(lengths, load.seconds)):
             yield {"prefix": num_tokens, **row}
 
 
@@ -177,7 +192,7 @@ FIGURES = {
         "running",
     ),
     "rate": Figure(
-        "Requests a second",
+        "So many times the rate of each, at 0.25 seconds a token",
         rate,
         {
             "model": "model",
@@ -187,10 +202,10 @@ FIGURES = {
             "published": "published",
         },
         ("model", "system"),
-        "rate",
+        "times",
     ),
     "prefix": Figure(
-        "Requests a second",
+        "So many times the rate, by the length of a shared prefix",
         prefix,
         {
             "prefix": "shared prefix",
@@ -200,7 +215,7 @@ FIGURES = {
             "published": "published",
         },
         ("prefix", "system"),
-        "rate",
+        "times",
     ),
     "blocks": Figure(
         "Filled of held, %",
