@@ -15,7 +15,7 @@ from octavo.core.step import StepPlan, StepResult
 from octavo.core.step_times import note_step_seconds
 from octavo.sim.costs import CostModel, StepWork
 from octavo.sim.ends import Ends
-from octavo.sim.replay import Server, Steps, submit
+from octavo.sim.replay import Server, Steps
 from octavo.sim.requests import Answers
 from octavo.sim.traces.request import TracedRequest
 
@@ -80,6 +80,15 @@ class Replica:
         self._answers.expect(request, *coming)
         self.load += 1
 
+    def can_run(self, request: Request) -> bool:
+        """Is there memory enough for it, and no bound below its length?"""
+        num_prompt = request.num_prompt_tokens
+        try:
+            self.scheduler.door.check(num_prompt, request.max_total_tokens - num_prompt)
+        except InvalidRequestError:
+            return False
+        return True
+
     def clear_up(self, outcome: StepOutcome) -> None:
         """A step has landed, and all is known of it that anybody asks for."""
         self.scheduler.take_preemptions()
@@ -91,14 +100,14 @@ class Replica:
         self._ends.begin_landing()
         return self._answers.draw(plan, self.scheduler.last_planned)
 
-    def _submit(self, _scheduler: Steps, request: Request, now: float) -> None:
+    def _submit(self, _scheduler: Steps, request: Request, _now: float) -> None:
         most = self._max_num_queued
         if most is not None and self.scheduler.num_waiting >= most:
             self._refuse(request, QUEUE_FULL)
             return
-        try:
-            submit(self.scheduler, request, now)
-        except InvalidRequestError:
+        if self.can_run(request):
+            self.scheduler.add(request)
+        else:
             self._refuse(request, TOO_LONG)
 
     def _refuse(self, request: Request, reason: str) -> None:

@@ -66,16 +66,20 @@ class SplitSimulation:
         return self.recorder
 
     def _arrivals(self, requests: Iterable[TracedRequest]) -> Iterator[Arrival]:
-        """The first part of each has one token to draw; the second goes on from there."""
+        """The first part of each has one token to draw; the second goes on from there. What can never run is in one
+        part, and refused as that."""
         for number, traced in enumerate(requests):
             whole = make_request(traced, number)
-            one_token = traced._replace(output=1, max_tokens=None)
-            first = make_request(one_token, number)
-            self._coming[first] = Expected(one_token, number)
-            if traced.output > 1:
-                self._next[first] = whole
-                self._coming[whole] = Expected(traced, number)
-                self.recorder.expect(first, whole)
+            if not self.replicas[-1].can_run(whole):
+                first, part = whole, traced
+            else:
+                part = traced._replace(output=1, max_tokens=None)
+                first = make_request(part, number)
+                if traced.output > 1:
+                    self._next[first] = whole
+                    self._coming[whole] = Expected(traced, number)
+                    self.recorder.expect(first, whole)
+            self._coming[first] = Expected(part, number)
             self.recorder.arrive(first, traced.seconds)
             yield Arrival(self._front.pass_through(traced.seconds), first)
 

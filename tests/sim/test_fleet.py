@@ -12,7 +12,7 @@ from octavo.sim.costs import Front, LinearCosts
 from octavo.sim.figures import figures
 from octavo.sim.repeated import repeated
 from octavo.sim.routers import ROUTERS, LeastLoaded, PrefixAware, RoundRobin
-from octavo.sim.simulation import ServerSettings, Simulation
+from octavo.sim.simulation import TOO_LONG, ServerSettings, Simulation
 from octavo.sim.split import Split, SplitSimulation
 from octavo.sim.traces.request import TracedRequest
 
@@ -144,6 +144,14 @@ def test_a_refused_part_ends_its_request() -> None:
     assert recorder.num_completed + recorder.rejected.total() == 30
     assert recorder.rejected.total() > 0
     assert recorder.num_open == 0
+
+
+def test_what_can_never_run_is_refused_before_its_prompt_is_computed() -> None:
+    """Its prompt would fit, its answer would not."""
+    simulation = SplitSimulation([TracedRequest(0.0, 100, 4000)], settings(), ABOUT, Split(1, 1, 1.0, 1e9))
+    row = figures(simulation.run())
+    assert (row["rejected"], row["num_steps"], row["output_tokens"]) == ({TOO_LONG: 1}, 0, 0)
+    assert [replica.load for replica in simulation.replicas] == [0, 0]
 
 
 def test_sixty_four_replicas_keep_nothing_of_what_has_ended() -> None:
