@@ -67,6 +67,10 @@ class EngineMetrics:
         """A request that did not reach the engine. ``reason`` is one of a few fixed words, never a client's text."""
         self._refused[reason] += 1
 
+    def count_lost(self, num_choices: int) -> None:
+        """The engine has ended before these; it tells nothing of them any more."""
+        self._finished["error"] += num_choices
+
     def count_engine_restart(self) -> None:
         """Another engine process takes the place of one that has ended: until it reports, nothing runs and there is no
         pool. What the engine counts begins at 0 again, but for refusals, which are counted here too."""

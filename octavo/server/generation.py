@@ -132,7 +132,7 @@ async def _run_one(state: ServerState, generation: Generation, prompt_index: int
         state.ledger.fail(request.request_id, error.code)
         raise
     except EngineDeadError:
-        state.ledger.fail(request.request_id, "engine_dead", engine_is_gone=True)
+        state.metrics.count_lost(state.ledger.lose(request.request_id, "engine_dead"))
         raise
     finally:
         generation.place.end(prompt_index)

@@ -47,13 +47,22 @@ class Ledger:
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
 
-    def fail(self, request_id: str, code: str, *, engine_is_gone: bool = False) -> None:
-        """The engine has refused it, or is gone. One that it has refused after some of its choices have ended is told
-        of when all have."""
+    def fail(self, request_id: str, code: str) -> None:
+        """The engine has refused it. One that it has refused after some of its choices have ended is told of when all
+        have."""
         entry = self._open.get(request_id)
-        if entry is not None and (engine_is_gone or not entry.ended):
+        if entry is not None and not entry.ended:
             entry.error = code
             self._end(entry)
+
+    def lose(self, request_id: str, code: str) -> int:
+        """The engine is gone. How many of its choices had not ended?"""
+        entry = self._open.get(request_id)
+        if entry is None:
+            return 0
+        entry.error = code
+        self._end(entry)
+        return entry.request.num_choices - len(entry.ended)
 
     def _note(self, times: RequestTimes) -> None:
         entry = self._open.get(times.request_id)

@@ -176,7 +176,7 @@ def test_a_request_is_in_the_ledger_until_each_choice_has_ended(monkeypatch: pyt
     assert told == []
     ledger.begin(EngineRequest("c", [1], SamplingParams(n=2), 1.0), Visit("other"))
     observe(EngineOutputs(finished=[times("c", 1)]), [])
-    ledger.fail("c", "engine_dead", engine_is_gone=True)
+    assert ledger.lose("c", "engine_dead") == 1
     assert told.pop().error == "engine_dead"
     observe(EngineOutputs(finished=[times("a", 0)]), [])
     ledger.fail("b", "invalid_request")

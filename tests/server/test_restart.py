@@ -61,6 +61,7 @@ def test_an_engine_that_ends_is_started_again(tmp_path: Path) -> None:
             assert "engine process has ended" in request.text
             assert "[DONE]" not in request.text
         assert (stream.status, whole.status) == (200, 503)
+        assert server.metric("vllm:request_success_total", finished_reason="error") == 2
         wait_until(lambda: statuses(server) == (200, 200))
         assert not first.is_running()
         with server.client() as client:
