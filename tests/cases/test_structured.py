@@ -80,15 +80,15 @@ def thinking_jobs() -> list[Job]:
 
 
 def calling_jobs() -> list[Job]:
-    """Six more, which may be calls or of a form."""
+    """Four more, which may be calls or of a form."""
     dialect = TOOL_PARSERS["hermes"]
     parameters = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "additionalProperties": False}
     rules = dialect.rules([Callee("f", parameters, is_strict=True)], False)
     asked = form_or_calls(json_schema(ROWS, ""), rules, dialect.markers, "")
-    draws: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 1.0, "seed": 9, "n": 3}]
+    draws: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 1.0, "seed": 9, "n": 2}]
     jobs = []
-    for index in range(6):
-        likely = {ord("<"): 4.0} if index % 3 else {}
+    for index in range(4):
+        likely = {ord("<"): 4.0} if index < 2 else {}
         params = SamplingParams(max_tokens=90, structured_outputs=asked, logit_bias=likely or None, **draws[index % 2])
         jobs.append(Job(random_ids(9 + index, RAND_VOCAB - 8, seed=70 + index), params))
     return jobs
