@@ -244,6 +244,14 @@ def test_without_the_flag_nothing_of_it_is_loaded() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment)
 
 
+def test_bad_headers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = SpanExporter("http://127.0.0.1:9")
+    root = Span("llm_request", 1.0, 2.0, {})
+    for traceparent, tracestate in (("x" * 1000, ""), (f"00-{'1' * 32}-{'1' * 16}-01", "a=1,a=2,,=," + "b" * 1000)):
+        exporter.add(root, traceparent, tracestate)
+    assert caplog.messages == []
+
+
 def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert traces_url("http://c:4318") == "http://c:4318/v1/traces"
     assert traces_url("https://c/") == "https://c/v1/traces"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 SERVICE_NAME = "octavo"
 TRACES_PATH = "/v1/traces"
 MAX_REASON = 300
+CLIENTS_FAULTS = ("opentelemetry.trace.propagation.tracecontext", "opentelemetry.trace.span")
+"""Loggers that warn of each bad header: clients could fill the log with them."""
 
 
 def traces_url(endpoint: str) -> str:
@@ -72,6 +74,8 @@ class SpanExporter:
         self._ended = ended
         self._tracer = provider.get_tracer("octavo", __version__)
         self._propagator = TraceContextTextMapPropagator()
+        for name in CLIENTS_FAULTS:
+            logging.getLogger(name).setLevel(logging.ERROR)
         self._reason = _FirstMessage(trace_exporter.__name__)
 
     def add(self, tree: Span, traceparent: str, tracestate: str) -> None:
