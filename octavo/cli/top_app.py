@@ -199,5 +199,5 @@ def _told(block: dict[str, Any]) -> str:
     is_only_pinned = block["pins"] and not others
     state = PINNED if is_only_pinned else sign_of(2 * min(others, 3) + block["in_prefix_cache"])
     holders = ", ".join(f"…{each['request'][-8:]}/{each['choice']}" for each in block["holders"][:4])
-    text = f': "{block["text"]}"' if block["text"] else ""
+    text = f": {block['text']!r}" if block["text"] else ""  # a terminal acts on nothing in it
     return f"block {block['id']}: {state.name}, {block['filled']} slots filled, {holders or 'nobody has it'}{text}"

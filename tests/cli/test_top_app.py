@@ -53,7 +53,7 @@ class FakeReader:
     def read_block(self, block: int) -> dict[str, Any]:
         self.asked.append(block)
         holders = [{"request": "cmpl-00000001", "choice": 0}]
-        shown = {"id": block, "references": 2, "pins": 0, "in_prefix_cache": True, "filled": 16, "text": "hello"}
+        shown = {"id": block, "references": 2, "pins": 0, "in_prefix_cache": True, "filled": 16, "text": "hello\x1b[2J"}
         return shown | {"holders": holders}
 
 
@@ -92,6 +92,7 @@ async def test_map_queues_and_rates() -> None:
         line = app.query_one("#block", Static)
         await until(lambda: "hello" in str(line.content))
         assert "shared by 2, 16 slots filled, …00000001/0" in str(line.content)
+        assert r"hello\x1b[2J" in str(line.content), "a terminal acts on nothing in it"
         await pilot.press("p")
         await app.workers.wait_for_complete()  # those that had begun
         seen = reader.num_looks
