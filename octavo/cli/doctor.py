@@ -13,7 +13,8 @@ from octavo.cli.doctor_text import TEXT, examine_text, is_text
 from octavo.cli.doctor_trace import examine_trace
 from octavo.cli.options import setting
 from octavo.cli.table import json_option, write_json
-from octavo.cli.top_reader import ServerReader
+from octavo.cli.top_reader import MAX_INTERVAL, ServerReader
+from octavo.cli.units import Number
 from octavo.doctor.finding import Report
 from octavo.doctor.series import ServerSummary
 from octavo.doctor.server import examine_server
@@ -27,7 +28,7 @@ SEVERE_EXIT_CODE = 3
 @click.argument("source", metavar="URL|TRACE")
 @setting("--api-key", help="The server's key; with the admin's, more can be told.")
 @click.option(
-    "--interval", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=Number(0.1, MAX_INTERVAL), default=10.0, show_default=True, help="Seconds between two looks."
 )
 @click.option("--format", "format_", type=click.Choice((*FORMATS, TEXT)), help="Of TRACE.  [default: as it looks]")
 @click.option("--lenient", is_flag=True, help="Leave out lines that are no requests, and count them.")
@@ -70,11 +71,10 @@ def _examine_file(trace: str, given: dict[str, Any]) -> Report:
 
 def _examine_server(reader: ServerReader, interval: float) -> Report:
     before = reader.read()
-    pool = reader.read_pool()
+    max_num_seqs = reader.read_max_num_seqs()
     for _ in tqdm(range(10), desc="watching", disable=not sys.stderr.isatty(), leave=False):
         time.sleep(interval / 10)
     now = reader.read()
-    max_num_seqs = None if pool is None else pool["max_num_seqs"]
     summary = ServerSummary.of(
         now.model, before.figures, now.figures, now.time - before.time, max_num_seqs=max_num_seqs
     )

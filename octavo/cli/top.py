@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import click
 
 from octavo.cli.options import setting
-from octavo.cli.top_reader import Reading, ServerReader
+from octavo.cli.top_reader import MAX_INTERVAL, Reading, ServerReader
 from octavo.cli.top_screen import screen
+from octavo.cli.units import Number
 
 NO_MAP = "\n\nThe map of the pool needs textual (pip install textual, or Octavo's extra tui)."
 CLEAR = "\x1b[H\x1b[2J"
@@ -21,7 +22,7 @@ CLEAR = "\x1b[H\x1b[2J"
 @setting("--url", default="http://127.0.0.1:8000", show_default=True, help="Where the server is.")
 @setting("--api-key", help="The server's key; with the admin's, single requests are shown too.")
 @click.option(
-    "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=Number(0.1, MAX_INTERVAL), default=2.0, show_default=True, help="Seconds between two looks."
 )
 @click.option("--limit", type=click.IntRange(1, 1024), default=20, show_default=True, help="Requests to show.")
 @click.option("--once", is_flag=True, help="Print once, after one interval, and end: for scripts.")

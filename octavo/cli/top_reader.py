@@ -1,6 +1,7 @@
 """A server's figures and its latest requests, read over HTTP with the standard library."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,10 +14,22 @@ from urllib.parse import SplitResult, urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.core.errors import ConfigurationError, OctavoError
+from octavo.doctor.words import one_line
 
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
+
+MAX_INTERVAL = 86_400.0
+"""Seconds between two looks."""
+
+PIECE_BYTES, MAX_BODY_BYTES = 1 << 16, 64 << 20
+
+MAX_MESSAGE = 200
+"""Characters of an error's body that are told."""
+
+MAX_FIGURE = 1e18
+"""No server of Octavo counts further, nor below 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,9 @@ class ServerReader:
         self._parts = _split(url)
         self._limit = limit
         self._num_looks = 0
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}".encode()}
+        self._headers = (
+            {} if api_key is None else {"Authorization": f"Bearer {api_key}".encode(errors="surrogateescape")}
+        )
 
     def read(self) -> Reading:
         """
@@ -87,8 +102,19 @@ class ServerReader:
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return None
         pool: dict[str, Any] = self._answer("/debug/pool", status, body)
-        self._num_looks = pool["look"]
+        self._num_looks = self._understood(lambda: int(pool["look"]))
         return pool
+
+    def read_max_num_seqs(self) -> int | None:
+        """None where the key does not allow it, or no engine runs that could tell it.
+
+        Raises:
+            OctavoError: the server cannot be reached, or is not Octavo's.
+        """
+        status, body = self._get("/debug/pool")
+        if status != HTTPStatus.OK:
+            return None
+        return self._understood(lambda: int(json.loads(body)["max_num_seqs"]))
 
     def read_block(self, block: int) -> dict[str, Any]:
         """As GET /debug/pool/blocks tells it.
@@ -116,8 +142,8 @@ class ServerReader:
         try:
             with closing(kind(self._parts.hostname or "", self._parts.port, timeout=TIMEOUT_SECONDS)) as connection:
                 connection.request("GET", self._parts.path.rstrip("/") + path, headers=self._headers)
-                response: HTTPResponse = connection.getresponse()
-                return response.status, response.read()
+                with connection.getresponse() as response:
+                    return response.status, _body(response)
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise OctavoError(f"cannot reach {self.url}: {reason}") from error
@@ -147,7 +173,9 @@ def parse_figures(page: str) -> tuple[str, dict[str | tuple[str, str], float]]:
     model, figures = "", dict[str | tuple[str, str], float]()
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
-            labels = dict(sample.labels)
+            if not (math.isnan(sample.value) or 0 <= sample.value <= MAX_FIGURE):
+                raise ValueError("it counts what no server does")
+            labels = {name: one_line(label) for name, label in sample.labels.items()}
             model = labels.pop("model_name", model)
             figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
             for label in labels.values():
@@ -157,10 +185,25 @@ def parse_figures(page: str) -> tuple[str, dict[str | tuple[str, str], float]]:
     return model, figures
 
 
+def _body(response: HTTPResponse) -> bytes:
+    """
+    Raises:
+        OSError: there is no end to it.
+    """
+    give_up, body = time.monotonic() + TIMEOUT_SECONDS, bytearray()
+    while piece := response.read1(PIECE_BYTES):
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise OSError(f"its answer is longer than {MAX_BODY_BYTES >> 20} MiB")
+        if time.monotonic() > give_up:
+            raise TimeoutError("timed out")
+    return bytes(body)
+
+
 def _message(body: bytes) -> str:
-    """Of an error's body."""
+    """Of an error's body, so that a terminal acts on nothing in it."""
     try:
-        message: str = json.loads(body)["error"]["message"]
+        message = str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")
-    return message
+        message = body.decode(errors="replace")
+    return one_line(message[:MAX_MESSAGE])

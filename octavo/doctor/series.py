@@ -107,8 +107,14 @@ class Lengths:
     @classmethod
     def of(cls, figures: Figures, name: str) -> Self | None:
         """None where nothing has ended of late."""
-        found = [figures.get((name, quantile), math.nan) for quantile in ("0.5", "0.9", "0.99")]
-        return None if any(math.isnan(each) for each in found) else cls(*found)
+        found = [figures.get((name, quantile)) for quantile in ("0.5", "0.9", "0.99")]
+        known = [each for each in found if each is not None]
+        return cls(*known) if len(known) == len(found) else None
+
+
+def _known(figures: Figures) -> Figures:
+    """A sample that is no number says nothing."""
+    return {key: value for key, value in figures.items() if not math.isnan(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +148,13 @@ class ServerSummary:
     @classmethod
     def of(cls, model: str, before: Figures, now: Figures, seconds: float, *, max_num_seqs: int | None = None) -> Self:
         """``seconds``: between the two."""
+        before, now = _known(before), _known(now)
 
         def value(name: str, label: str | None = None) -> float:
             return now.get(name if label is None else (name, label), 0.0)
 
         gap = Counts.between(before, now, seconds)
         is_telling = gap.num_ended + gap.num_rejected >= MIN_ENDED
-        filled = now.get("octavo:filled_slot_ratio", math.nan)
         return cls(
             model=model,
             counts=gap if is_telling else Counts.between(None, now, None),
@@ -164,7 +170,7 @@ class ServerSummary:
             allocatable=value("octavo:kv_blocks_allocatable"),
             admissible_tokens=value("octavo:admissible_prompt_tokens"),
             saved=value("octavo:sharing_saved_blocks"),
-            filled_share=None if math.isnan(filled) else filled,
+            filled_share=now.get("octavo:filled_slot_ratio"),
             running=value("vllm:num_requests_running"),
             waiting=value("vllm:num_requests_waiting"),
             head_seconds=value("octavo:queue_head_age_seconds"),

@@ -58,5 +58,5 @@ def _not_told(server: ServerSummary) -> list[str]:
     elif server.prompts is None:
         lines.append("No answer has ended in the last half hour: the lengths of requests are not known.")
     if server.max_num_seqs is None:
-        lines.append("--max-num-seqs is told to the admin's key only.")
+        lines.append("--max-num-seqs is told to the admin's key only, while an engine runs.")
     return lines

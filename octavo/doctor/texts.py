@@ -11,7 +11,7 @@ from octavo.doctor.prompts import Prompt
 from octavo.doctor.sample import Stretches
 from octavo.doctor.sharing import Sharing
 from octavo.doctor.spelling import UNIT_BYTES, Spelled, Spelling, spelled
-from octavo.doctor.words import number, share
+from octavo.doctor.words import number, one_line, share
 from octavo.sim.traces.request import TracedRequest
 
 LEAST, LOST_WARNING, LOST_SEVERE = 0.005, 0.05, 0.2
@@ -137,18 +137,13 @@ def _finding(found: Divergence, texts: Sequence[Spelled], scale: float, unit: st
 
 def _shown(found: Divergence) -> tuple[str, str]:
     """The few characters before the difference, and two of what differs."""
-    fields = list(dict.fromkeys(_one_line(each)[:FIELD] for each in found.fields))[:2]
+    fields = list(dict.fromkeys(one_line(each)[:FIELD] for each in found.fields))[:2]
     before = found.before
     if fields and found.kind != TEXT:  # what differs may begin the same in all
         head = next((size for size in range(len(fields[0]), 0, -1) if before.endswith(found.fields[0][:size])), 0)
         before = before[: len(before) - head]
-    cut = _one_line(before)[-BEFORE:]
+    cut = one_line(before)[-BEFORE:]
     return f'after "{cut}": ' if cut.strip() else "", " or ".join(f'"{each}"' for each in fields)
-
-
-def _one_line(text: str) -> str:
-    """What a terminal would act on is written as Python writes it."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _places(found: Divergence) -> str:

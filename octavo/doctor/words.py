@@ -1,4 +1,4 @@
-"""Numbers as sentences have them."""
+"""Numbers and foreign text as sentences have them."""
 
 
 def number(value: float) -> str:
@@ -14,3 +14,8 @@ def share(value: float) -> str:
 def times(value: float) -> str:
     """How many times as much."""
     return f"{number(value)} times"
+
+
+def one_line(text: str) -> str:
+    """What a terminal would act on is written as Python writes it."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
