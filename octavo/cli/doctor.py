@@ -2,6 +2,7 @@
 
 import sys
 import time
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from octavo.cli.units import Number
 from octavo.doctor.finding import Report
 from octavo.doctor.series import ServerSummary
 from octavo.doctor.server import examine_server
+from octavo.sim.traces.request_log import MAX_BLOCK_SIZE
 from octavo.sim.traces.source import FORMATS
 
 SEVERE_EXIT_CODE = 3
@@ -35,7 +37,9 @@ SEVERE_EXIT_CODE = 3
 @click.option("--limit", type=click.IntRange(1), help="Read so many requests at most.")
 @click.option("--num-blocks", type=click.IntRange(1), help="Blocks in the KV cache of the server that TRACE is for.")
 @click.option(
-    "--block-size", type=click.IntRange(1), help="Tokens in such a block.  [default: as the trace says, else 16]"
+    "--block-size",
+    type=click.IntRange(1, MAX_BLOCK_SIZE),
+    help="Tokens in such a block.  [default: as the trace says, else 16]",
 )
 @click.option("--tokenizer", metavar="MODEL", help="Whose tokens prompts are compared by.  [default: characters]")
 @json_option
@@ -59,7 +63,7 @@ def doctor(source: str, json_path: Path | None, **given: Any) -> None:
 
 def _is_address(source: str) -> bool:
     """``host:8000`` is meant to be one, though the reader refuses it."""
-    return "://" in source or (":" in source and not Path(source).exists())
+    return "://" in source or (":" in source and not exists(source))
 
 
 def _examine_file(trace: str, given: dict[str, Any]) -> Report:

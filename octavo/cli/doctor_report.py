@@ -6,6 +6,7 @@ from dataclasses import asdict
 import click
 
 from octavo.doctor.finding import Finding, Report, Severity
+from octavo.doctor.words import one_line
 
 WIDTH = 100
 COLOURS = {Severity.SEVERE: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -19,7 +20,7 @@ def print_report(report: Report) -> None:
         _print_finding(number, finding)
     click.echo()
     if not report.findings:
-        click.echo(f"Nothing is wrong with {report.source}, as far as this shows.")
+        click.echo(f"Nothing is wrong with {one_line(report.source)}, as far as this shows.")
     for line in report.unseen:
         click.echo(_wrapped(line, "not seen:  "))
 

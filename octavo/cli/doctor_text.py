@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import islice
+from os.path import isfile
 from pathlib import Path
 
 from octavo.cli.doctor_progress import left_out, watched
@@ -38,7 +39,7 @@ class TokenSpelling:
 def is_text(trace: str) -> bool:
     """Whether it is a file of prompts, by its first line."""
     path = Path(trace)
-    line = next(TraceFile(path).lines(), None) if path.is_file() else None
+    line = next(TraceFile(path).lines(), None) if isfile(path) else None
     return line is not None and is_prompts(line.text)
 
 

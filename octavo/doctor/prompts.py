@@ -11,6 +11,9 @@ from octavo.sim.traces.request import BadTraceLineError
 MAX_CHARACTERS = 16_384
 """Of a prompt, what is looked at."""
 
+MAX_MESSAGES = 1024
+"""The same of a conversation."""
+
 FIELDS = ("messages", "prompt")
 
 
@@ -80,10 +83,12 @@ def _conversation(given: Any, tools: Any, line: int) -> Prompt:
         raise BadTraceLineError("messages is no list of messages")
     if not isinstance(tools, list):
         raise BadTraceLineError("tools is no list")
-    messages, length = [], 0
+    messages: list[Mapping[str, Any]] = []
+    length = 0
     for each in given:
         content = _content(each)
-        messages.append({**each, "content": content[: max(0, MAX_CHARACTERS - length)]})
+        if length < MAX_CHARACTERS and len(messages) < MAX_MESSAGES:
+            messages.append({**each, "content": content[: MAX_CHARACTERS - length]})
         length += len(content)
     if not length:
         raise BadTraceLineError("messages is without any text")

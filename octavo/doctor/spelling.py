@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from octavo.doctor.prompts import Prompt
+from octavo.doctor.prompts import MAX_CHARACTERS, Prompt
 
 UNIT_BYTES = 4
 
@@ -58,4 +58,4 @@ class Spelled(NamedTuple):
 
 
 def spelled(prompt: Prompt, spelling: Spelling) -> Spelled:
-    return Spelled(array("I", spelling.units(prompt)).tobytes(), prompt.length)
+    return Spelled(array("I", spelling.units(prompt)[:MAX_CHARACTERS]).tobytes(), prompt.length)

@@ -41,11 +41,11 @@ class TextExamination:
         """``notes``: of whoever read it, such as lines that were left out.
 
         Raises:
-            ConfigurationError: the spelling refuses a prompt; names the line.
+            ConfigurationError: the spelling refuses a prompt; names the line. Or there are none.
         """
         texts = list(self._spelled())
         if not texts:
-            return Report(source, (), ("There are no prompts.", *notes))
+            raise ConfigurationError(" ".join((f"there are no prompts in {source}.", *notes)))
         scale = self._sample.count / len(texts)
         found = divergences(texts, self._spelling)[:MAX_FINDINGS]
         findings = [_finding(each, texts, scale, self._spelling.unit) for each in found]

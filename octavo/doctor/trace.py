@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from octavo.core.errors import ConfigurationError
 from octavo.doctor.finding import Report, sorted_findings
 from octavo.doctor.lengths import LengthSummary, block_size, long_tail
 from octavo.doctor.sharing import MOST, Sharing, nothing_shared, thrashing
@@ -33,10 +34,14 @@ class TraceExamination:
                 self.sharing.add(request)
 
     def report(self, source: str, notes: Sequence[str] = ()) -> Report:
-        """``notes``: of whoever read it, such as lines that were left out."""
+        """``notes``: of whoever read it, such as lines that were left out.
+
+        Raises:
+            ConfigurationError: there are no requests.
+        """
         lengths, sharing = self._lengths, self.sharing
         if lengths is None:
-            return Report(source, (), ("There are no requests.", *notes))
+            raise ConfigurationError(" ".join((f"there are no requests in {source}.", *notes)))
         capacity = None if self._num_blocks is None else self._num_blocks * lengths.block_size
         p50, p99 = (lengths.outputs.percentile(percent) or 0.0 for percent in (50, 99))
         findings = [block_size(lengths), long_tail(p50, p99)]

@@ -1,6 +1,7 @@
 """``octavo doctor`` on traces: what it prints, files, exit codes, and what it refuses."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,50 @@ def test_lines_that_are_no_prompts(line: str, message: str, tmp_path: Path) -> N
     assert told.exit_code == 0, told.output
     assert "Left out: 1 lines of the trace" in words(told)
     assert "Nothing is wrong with" in words(told)
+
+
+@pytest.mark.parametrize("timestamp", ["NaN", "1e308", "1" + "0" * 400])
+def test_times_that_no_trace_has(timestamp: str, tmp_path: Path) -> None:
+    path = tmp_path / "mooncake.jsonl"
+    path.write_text(f'{{"timestamp": {timestamp}, "input_length": 5, "output_length": 4, "hash_ids": [1]}}\n')
+    refused = run(path)
+    assert refused.exit_code == 1
+    assert "no time from 0 on" in refused.stderr
+    nothing = run(path, "--lenient")
+    assert nothing.exit_code == 1, "where nothing was read nobody can say that nothing is wrong"
+    assert "there are no requests in" in nothing.stderr
+    assert "1 lines of the trace: timestamp" in nothing.stderr
+
+
+def test_a_pipe_is_read_but_once(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    for more in ((), ("--format", "mooncake"), ("--format", "text")):
+        refused = run(path, *more)
+        assert refused.exit_code == 1
+        assert "is a pipe" in refused.stderr
+
+
+@pytest.mark.parametrize("source", ["a" * 300, "a:" * 300])
+def test_names_that_no_file_has(source: str) -> None:
+    refused = run(source)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: ")
+
+
+def test_a_block_of_more_tokens_than_any_server_takes(log: Path) -> None:
+    assert run(log, "--block-size", 1 << 30).exit_code == 2
+
+
+def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "hello"}\n{"text": "x"}\n')
+    assert "1 lines of the trace: there is neither messages nor prompt." in words(run(path, "--lenient"))
+
+
+def test_of_huge_conversations_the_beginning_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    tools = [{"type": "function", "function": {"name": "f", "description": "x" * 1_000_000}}]
+    messages = [*[{"role": "user", "content": ""}] * 5000, {"role": "user", "content": "hello"}]
+    path.write_text(3 * (json.dumps({"messages": messages, "tools": tools}) + "\n"))
+    assert "3 prompts of 15 characters, 16,384 characters each on average" in words(run(path))

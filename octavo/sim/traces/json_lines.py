@@ -6,6 +6,9 @@ from typing import Any
 
 from octavo.sim.traces.request import BadTraceLineError
 
+MAX_TIME = 1e15
+"""Longer than any trace in any unit, and a float."""
+
 
 def parse_object(text: str) -> Mapping[str, Any]:
     """A line that is a JSON object.
@@ -41,7 +44,7 @@ def time(fields: Mapping[str, Any], name: str) -> float:
         BadTraceLineError: there is no such field, or it holds something else.
     """
     value = _field(fields, name)
-    if not (type(value) in {int, float} and 0 <= value < float("inf")):
+    if not (type(value) in {int, float} and 0 <= value <= MAX_TIME):
         raise BadTraceLineError(f"{name} is {value!r:.40}, no time from 0 on")
     return float(value)
 

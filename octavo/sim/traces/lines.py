@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from stat import S_ISFIFO, S_ISSOCK
 from typing import BinaryIO, NamedTuple
 
 from octavo.core.errors import ConfigurationError
@@ -24,6 +25,17 @@ class Line(NamedTuple):
     is_whole: bool
 
 
+def check_is_lasting(path: Path) -> None:
+    """
+    Raises:
+        ConfigurationError: what it holds can be read but once, and a trace is read more often.
+        OSError: there is no such file.
+    """
+    mode = path.stat().st_mode
+    if S_ISFIFO(mode) or S_ISSOCK(mode):
+        raise ConfigurationError(f"{path} is a pipe, which can be read but once; write the trace to a file first")
+
+
 class TraceFile:
     """Reads a file line by line, as often as it is asked to. ``share_read``: of its bytes, by the last reader."""
 
@@ -38,6 +50,7 @@ class TraceFile:
             ConfigurationError: it cannot be read.
         """
         try:
+            check_is_lasting(self.path)
             with self.path.open("rb") as raw:
                 is_zipped = raw.read(2) == b"\x1f\x8b"
                 raw.seek(0)
@@ -112,4 +125,8 @@ class Reader:
             raise ConfigurationError(
                 f"line {number} of {self._file.path}: {what}; --lenient leaves out such lines and counts them"
             )
-        self.skipped[what.partition(" is ")[0] if is_whole else "cut off"] += 1
+        if not is_whole:
+            what = "cut off"
+        elif not what.startswith("there is "):
+            what = what.partition(" is ")[0]  # the field, without its value
+        self.skipped[what] += 1

@@ -12,7 +12,7 @@ from typing import Protocol
 from octavo.core.errors import ConfigurationError
 from octavo.sim.traces.azure import COLUMNS, read_azure
 from octavo.sim.traces.lengths import DEFAULT_RATE, poisson
-from octavo.sim.traces.lines import Reader, TraceFile
+from octavo.sim.traces.lines import Reader, TraceFile, check_is_lasting
 from octavo.sim.traces.mooncake import read_mooncake
 from octavo.sim.traces.request import TracedRequest
 from octavo.sim.traces.request_log import MARK, read_request_log
@@ -96,6 +96,7 @@ def detect_format(path: Path) -> str:
 
 def _head(path: Path) -> str:
     try:
+        check_is_lasting(path)
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
         if head.startswith(b"\x1f\x8b"):
