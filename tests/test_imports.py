@@ -11,7 +11,7 @@ import octavo
 from tests.support.models import rand_model
 
 ROOT = Path(octavo.__file__).parent
-HEAVY = ("torch", "numpy", "transformers", "fastapi", "zmq")
+HEAVY = ("torch", "numpy", "transformers", "starlette", "zmq")
 
 
 def run_fresh(code: str) -> str:
@@ -38,7 +38,7 @@ def test_import_octavo_is_quick_and_light() -> None:
 
 
 def test_async_llm_imports_no_http_server() -> None:
-    heavy = ("fastapi", "starlette", "pydantic", "uvicorn", "torch")
+    heavy = ("starlette", "pydantic", "uvicorn", "torch")
     code = f"import sys, octavo; octavo.AsyncLLM; print([name for name in {heavy} if name in sys.modules])"
     assert run_fresh(code).strip() == "[]"
 

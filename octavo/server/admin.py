@@ -5,7 +5,8 @@ import uuid
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo, PinWish
@@ -13,6 +14,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.server.answers import json_response, unless_gone
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import ApiError
 from octavo.server.generation import Generation, collect
 from octavo.server.prompts import Prompt, check_length, check_messages, encode_messages, encode_prompts, split_prompts
@@ -22,7 +24,7 @@ from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
 from octavo.server.visit import visit_of
 
-router = APIRouter(prefix="/admin")
+endpoints = Endpoints("/admin")
 
 
 class PinRequest(msgspec.Struct, kw_only=True):
@@ -38,7 +40,7 @@ class PinRequest(msgspec.Struct, kw_only=True):
     cache_open_tokens: Int64 | None = None
 
 
-@router.post("/pins")
+@endpoints.post("/pins")
 async def create_pin(request: Request) -> Response:
     """Pin a prefix; what of it is not cached is computed first."""
     state = server_state(request)
@@ -86,7 +88,7 @@ async def _prompt(state: ServerState, fields: PinRequest) -> Prompt:
     return prompt
 
 
-@router.get("/pins")
+@endpoints.get("/pins")
 async def list_pins(request: Request) -> Response:
     state = server_state(request)
     state.require_ready()
@@ -101,8 +103,9 @@ async def list_pins(request: Request) -> Response:
     return json_response(body)
 
 
-@router.delete("/pins/{pin_id}")
-async def delete_pin(pin_id: str, request: Request) -> Response:
+@endpoints.delete("/pins/{pin_id}")
+async def delete_pin(request: Request) -> Response:
+    pin_id: str = request.path_params["pin_id"]
     state = server_state(request)
     state.require_ready()
     if not (await state.engine.list_pins(unpin=pin_id)).was_found:

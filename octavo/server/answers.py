@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo.server.errors import ApiError, ClientGoneError, as_api_error, error_body
@@ -89,22 +90,33 @@ async def answered(
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of ``work``, which is cancelled when the client closes the connection, queued or running.
 
-    The request's body must have been read.
+    It runs in the task of who waits for it, so what is sent on the way passes no other. The request's body must have
+    been read.
 
     Raises:
         ClientGoneError: it did.
     """
-    task = asyncio.create_task(work)
+    task = asyncio.current_task()
+    assert task is not None
+    is_over = has_left = False
+
+    def leave(watcher: asyncio.Task[None]) -> None:
+        nonlocal has_left
+        if not (is_over or watcher.cancelled()):
+            has_left = True
+            task.cancel()
+
     watcher = asyncio.create_task(_gone(receive))
+    watcher.add_done_callback(leave)
     try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGoneError
+        return await work
+    except asyncio.CancelledError:
+        if has_left and not task.uncancel():  # nobody else has cancelled it too
+            raise ClientGoneError from None
+        raise
     finally:
-        for each in (task, watcher):
-            each.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+        is_over = True
+        watcher.cancel()
 
 
 async def _gone(receive: Receive) -> None:

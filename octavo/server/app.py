@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from octavo.server import admin, completions, embeddings, openapi, system, tokenize
 from octavo.server.access.gate import Gate
 from octavo.server.chat import routes as chat
-from octavo.server.errors import install_error_handlers
+from octavo.server.errors import error_handlers
 from octavo.server.messages import routes as messages
 from octavo.server.responses import routes as responses
 from octavo.server.state import ServerState
@@ -21,10 +21,7 @@ ALWAYS_OPEN = frozenset({"/health", *dashboard.FORM})
 
 def create_app(state: ServerState) -> ASGIApp:
     """All endpoints over ``state``, behind the keys if the settings have one (spec D20)."""
-    app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.state.server = state
-    install_error_handlers(app)
-    for family in (
+    families = (
         system,
         completions,
         chat,
@@ -37,8 +34,11 @@ def create_app(state: ServerState) -> ASGIApp:
         pool,
         openapi,
         dashboard,
-    ):
-        app.include_router(family.router)
+    )
+    routes = [route for family in families for route in family.endpoints.routes]
+    app = Starlette(routes=routes, exception_handlers=error_handlers())
+    app.router.redirect_slashes = False
+    app.state.server = state
     open_paths = ALWAYS_OPEN | {"/metrics"} if state.settings.open_metrics else ALWAYS_OPEN
     gate = Gate(app, state, open_paths)
     origins = state.settings.allowed_origins

@@ -5,7 +5,7 @@ import re
 from typing import TypeVar
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from octavo.core.errors import InvalidRequestError
 from octavo.server.access.auth import allowance_of

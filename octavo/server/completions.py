@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.sampling_params import SamplingParams
@@ -17,6 +18,7 @@ from octavo.server.answers import AnyEvent, answered, json_response
 from octavo.server.beams import beam_search_params
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.envelope import Envelope
 from octavo.server.generation import Generation, collect, run
 from octavo.server.keeping import prompt_pins, retention_of
@@ -30,7 +32,7 @@ from octavo.server.structured import asked_constraint, constraint_field
 from octavo.server.truncation import num_kept
 from octavo.server.visit import visit_of
 
-router = APIRouter()
+endpoints = Endpoints()
 
 DEFAULT_MAX_TOKENS = 16
 """As OpenAI (spec D28)."""
@@ -45,7 +47,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     add_special_tokens: bool | None = None
 
 
-@router.post("/v1/completions")
+@endpoints.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts, each n times."""
     state = server_state(request)

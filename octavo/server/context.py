@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from fastapi import Request
+from starlette.requests import Request
 
 from octavo.server.errors import model_not_found
 from octavo.server.state import ServerState

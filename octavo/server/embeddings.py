@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.asking import EMBEDDING_PARAMS
 from octavo.core.errors import InvalidRequestError
@@ -18,6 +19,7 @@ from octavo.server.access.auth import allowance_of, tenant_of
 from octavo.server.answers import json_response, unless_gone
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import fields_named
 from octavo.server.generation import Generation, collect
 from octavo.server.prompts import encode_prompts, fewest_tokens, in_text_thread, split_prompts
@@ -28,7 +30,7 @@ from octavo.server.state import ServerState
 from octavo.server.truncation import check_truncation, num_kept
 from octavo.server.visit import visit_of
 
-router = APIRouter()
+endpoints = Endpoints()
 
 FIELD_NAMES = {"prompt": "input", "n": "input"}
 
@@ -46,7 +48,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
 
 
-@router.post("/v1/embeddings")
+@endpoints.post("/v1/embeddings")
 async def create_embeddings(request: Request) -> Response:
     """A vector of each input, of length 1."""
     state = server_state(request)

@@ -3,15 +3,15 @@ Anthropic one where the endpoint is Anthropic's."""
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.core.errors import EngineDeadError, InvalidRequestError, RefusedByEngineError
 from octavo.engine.messages import Timeout
@@ -146,7 +146,9 @@ def error_response(error: ApiError, path: str) -> Response:
     return Response(content, error.status, headers, media_type="application/json")
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def error_handlers() -> Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]]:
+    """What answers a request that ends with an exception, by its class."""
+
     async def on_error(request: Request, error: Exception) -> Response:
         state = request.app.state.server
         if isinstance(error, InvalidRequestError) and not isinstance(error, RefusedByEngineError):
@@ -170,16 +172,14 @@ def install_error_handlers(app: FastAPI) -> None:
         response.headers.update(error.headers or {})
         return response
 
-    async def on_validation(request: Request, error: Exception) -> Response:
-        told = ApiError(400, f"Invalid request: {error}"[:500], code=InvalidRequestError.code)
-        return error_response(told, request.url.path)
-
     async def on_gone(_request: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # nginx's "client closed request"; never read by anyone
 
-    for kind in (ApiError, InvalidRequestError, EngineDeadError):
-        app.add_exception_handler(kind, on_error)
-    app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(RequestValidationError, on_validation)
-    app.add_exception_handler(ClientGoneError, on_gone)
-    app.add_exception_handler(Exception, on_error)
+    return {
+        ApiError: on_error,
+        InvalidRequestError: on_error,
+        EngineDeadError: on_error,
+        HTTPException: on_http,
+        ClientGoneError: on_gone,
+        Exception: on_error,
+    }

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo import __version__
 from octavo.engine.traces import MAX_REQUESTS
@@ -15,6 +16,7 @@ from octavo.server.chat.request import ChatRequest
 from octavo.server.completions import CompletionRequest
 from octavo.server.context import server_state
 from octavo.server.embeddings import EmbeddingRequest
+from octavo.server.endpoints import Endpoints
 from octavo.server.limits import ServerLimits
 from octavo.server.messages import shapes as anthropic
 from octavo.server.messages.bounds import message_bounds, prompt_bounds
@@ -29,7 +31,7 @@ from octavo.server.system import PROBES
 from octavo.server.tokenize import DetokenizeRequest, TokenizeRequest
 from octavo.server.watching.pool_shapes import PoolBlock, PoolBody, PoolRequest
 
-router = APIRouter()
+endpoints = Endpoints()
 
 JSON = "application/json"
 _REFERENCE = "#/components/schemas/{name}"
@@ -185,7 +187,7 @@ ROUTES = (
 )
 
 
-@router.get("/openapi.json")
+@endpoints.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     return json_response(document(server_state(request).settings))
 

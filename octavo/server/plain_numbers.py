@@ -6,7 +6,7 @@ around the value of a header are not part of it (RFC 9110).
 
 import re
 
-from fastapi import Request
+from starlette.requests import Request
 
 from octavo.core.errors import InvalidRequestError
 

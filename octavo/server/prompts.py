@@ -23,7 +23,13 @@ class Prompt:
     text: str | None = None
 
 
+INLINE_BYTES = 2048
+"""Texts up to this size are read on the event loop: it takes less time than handing them to a thread, which has to wait
+for the interpreter where the loop has work."""
+
+
 async def in_text_thread(state: ServerState, work: Callable[[], T]) -> T:
+    """The result of what may take long, and is not waiting."""
     return await asyncio.get_running_loop().run_in_executor(state.text_threads, work)
 
 
@@ -55,9 +61,7 @@ def fewest_tokens(state: ServerState, items: Sequence[PromptItem], truncate: int
 
 
 def _fewest_in(state: ServerState, item: Any) -> int:
-    if isinstance(item, str):
-        return _fewest_in_text(state, item)
-    return len(item) if isinstance(item, list) else 0  # what is neither is refused when it is looked into
+    return _fewest_in_text(state, item) if isinstance(item, str) else _size(item)
 
 
 def _fewest_in_text(state: ServerState, text: str) -> int:
@@ -80,7 +84,16 @@ async def encode_prompts(
     def encode_all() -> list[Prompt]:
         return [_encode(state, item, add_special_tokens, truncate) for item in items]
 
+    if sum(_size(item) for item in items) <= INLINE_BYTES:
+        return encode_all()
     return await in_text_thread(state, encode_all)
+
+
+def _size(item: Any) -> int:
+    """Bytes of a text, or the number of ids."""
+    if isinstance(item, str):
+        return _num_bytes(item)
+    return len(item) if isinstance(item, list) else 0  # what is neither is refused when it is looked into
 
 
 def _split(prompt: Any, limit: int) -> list[PromptItem]:

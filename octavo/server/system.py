@@ -1,21 +1,23 @@
 """Endpoints about the server itself: models, health, load, version, metrics."""
 
-from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo import __version__
 from octavo.core.errors import InvalidRequestError
 from octavo.server.answers import json_response
 from octavo.server.context import server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import unavailable
 from octavo.server.state import Phase
 
-router = APIRouter()
+endpoints = Endpoints()
 
 PROBES = ("ready", "live")
 
 
-@router.get("/v1/models")
+@endpoints.get("/v1/models")
 async def list_models(request: Request) -> Response:
     state = server_state(request)
     state.require_ready()
@@ -32,9 +34,9 @@ async def list_models(request: Request) -> Response:
     return json_response({"object": "list", "data": [model]})
 
 
-@router.get("/health")
-@router.get("/ping")
-@router.post("/ping")
+@endpoints.get("/health")
+@endpoints.get("/ping")
+@endpoints.post("/ping")
 async def health(request: Request) -> Response:
     """200 while requests are served; 503 while loading, draining, dead, or not heard from.
 
@@ -54,17 +56,17 @@ async def health(request: Request) -> Response:
     return Response(status_code=200)
 
 
-@router.get("/load")
+@endpoints.get("/load")
 async def load(request: Request) -> Response:
     """Requests that have not ended."""
     return json_response({"server_load": server_state(request).engine.num_open})
 
 
-@router.get("/version")
-async def version() -> Response:
+@endpoints.get("/version")
+async def version(_request: Request) -> Response:
     return json_response({"version": __version__})
 
 
-@router.get("/metrics")
+@endpoints.get("/metrics")
 async def metrics(request: Request) -> Response:
     return Response(server_state(request).metrics.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

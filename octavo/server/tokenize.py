@@ -3,7 +3,8 @@
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.token_ids import check_token_ids
@@ -12,11 +13,12 @@ from octavo.server.body import read_request_body
 from octavo.server.chat.tool_choice import shown_tools
 from octavo.server.chat.tool_messages import with_parsed_arguments
 from octavo.server.context import check_model, server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.prompts import Prompt, check_messages, encode_messages, encode_text, in_text_thread, template_options
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
 
-router = APIRouter()
+endpoints = Endpoints()
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -39,7 +41,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-@router.post("/tokenize")
+@endpoints.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     state = server_state(request)
     state.require_ready()
@@ -70,7 +72,7 @@ async def _prompt(state: ServerState, fields: TokenizeRequest) -> Prompt:
     return await encode_text(state, fields.prompt or "", fields.add_special_tokens is not False)
 
 
-@router.post("/detokenize")
+@endpoints.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     state = server_state(request)
     state.require_ready()
@@ -81,7 +83,7 @@ async def detokenize(request: Request) -> Response:
     return json_response({"prompt": text})
 
 
-@router.get("/tokenizer_info")
+@endpoints.get("/tokenizer_info")
 async def tokenizer_info(request: Request) -> Response:
     """What clients need that make prompts of conversations themselves."""
     state = server_state(request)

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fastapi import Request
+from starlette.requests import Request
 
 from octavo.engine.messages import RequestTimes
 from octavo.server.watching.request_log import Refusal

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fastapi import Request
+from starlette.requests import Request
 
 from octavo.core.errors import ConfigurationError
 from octavo.core.tenants import DEFAULT_TENANT

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from fastapi import Response
+from starlette.responses import Response
 
 from octavo.engine.messages import OutputDelta
 from octavo.server.answers import AnyEvent, json_response

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from fastapi import Request
+from starlette.requests import Request
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinWish

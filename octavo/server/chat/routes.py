@@ -1,6 +1,7 @@
 """POST /v1/chat/completions."""
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.server.answers import answered
 from octavo.server.body import read_request_body
@@ -9,12 +10,13 @@ from octavo.server.chat.opened import opened_chat
 from octavo.server.chat.reading import Messages
 from octavo.server.chat.request import ChatRequest
 from octavo.server.context import server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.prompts import message_text
 
-router = APIRouter()
+endpoints = Endpoints()
 
 
-@router.post("/v1/chat/completions")
+@endpoints.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     state = server_state(request)

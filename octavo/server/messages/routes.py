@@ -1,6 +1,7 @@
 """POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients use them."""
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.server.answers import answered, json_response, named_events
 from octavo.server.body import read_request_body
@@ -8,6 +9,7 @@ from octavo.server.chat.opened import opened_chat
 from octavo.server.chat.tool_choice import shown_tools
 from octavo.server.chat.tool_messages import with_parsed_arguments
 from octavo.server.context import check_model, server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import anthropic_error_body, fields_named
 from octavo.server.messages.answer import MessageAnswer
 from octavo.server.messages.request import (
@@ -19,12 +21,12 @@ from octavo.server.messages.request import (
 )
 from octavo.server.prompts import check_messages, encode_messages, template_options
 
-router = APIRouter()
+endpoints = Endpoints()
 
 EVENTS = named_events(anthropic_error_body)
 
 
-@router.post("/v1/messages")
+@endpoints.post("/v1/messages")
 async def create_message(request: Request) -> Response:
     """Answer a conversation."""
     state = server_state(request)
@@ -36,7 +38,7 @@ async def create_message(request: Request) -> Response:
             return await answered(request, answer, fields.stream, EVENTS)
 
 
-@router.post("/v1/messages/count_tokens")
+@endpoints.post("/v1/messages/count_tokens")
 async def count_tokens(request: Request) -> Response:
     """How many tokens the prompt of such a conversation has."""
     state = server_state(request)

@@ -6,7 +6,7 @@
 import time
 from dataclasses import dataclass
 
-from fastapi import Request
+from starlette.requests import Request
 
 from octavo.core.errors import InvalidRequestError
 from octavo.server.errors import ApiError, timed_out

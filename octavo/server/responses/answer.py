@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import Response
+from starlette.responses import Response
 
 from octavo.server.answers import Event, json_response
 from octavo.server.chat.opened import Chat

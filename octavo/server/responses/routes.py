@@ -1,21 +1,23 @@
 """POST /v1/responses: the part of OpenAI's Responses API that keeps nothing."""
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.server.answers import answered, named_events
 from octavo.server.body import read_request_body
 from octavo.server.chat.opened import opened_chat
 from octavo.server.context import server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import error_body, fields_named
 from octavo.server.responses.answer import ResponseAnswer
 from octavo.server.responses.request import FIELD_NAMES, ResponsesRequest, as_chat_request
 
-router = APIRouter()
+endpoints = Endpoints()
 
 EVENTS = named_events(lambda error: {"type": "error"} | error_body(error))
 
 
-@router.post("/v1/responses")
+@endpoints.post("/v1/responses")
 async def create_response(request: Request) -> Response:
     """Answer a text or a conversation."""
     state = server_state(request)

@@ -10,16 +10,18 @@ from importlib.resources import files
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.server.access.auth import Role, role_of
 from octavo.server.access.sessions import COOKIE, SESSION_SECONDS, session_token
 from octavo.server.body import read_body
 from octavo.server.context import server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import ApiError
 from octavo.server.state import ServerState
 
-router = APIRouter(include_in_schema=False)
+endpoints = Endpoints()
 
 PAGE, LOGIN, LOGOUT = "/dashboard", "/dashboard/login", "/dashboard/logout"
 ICON, STYLE = "/dashboard/octavo.svg", "/dashboard/door.css"
@@ -40,7 +42,7 @@ class Asset(NamedTuple):
     etag: str
 
 
-@router.get(PAGE)
+@endpoints.get(PAGE)
 async def show_page(request: Request) -> Response:
     """The page, for whoever has the admin key; for others the form to log in by."""
     if role_of(request) >= Role.ADMIN:
@@ -50,7 +52,7 @@ async def show_page(request: Request) -> Response:
     return _page("login.html", 401)
 
 
-@router.post(LOGIN)
+@endpoints.post(LOGIN)
 async def log_in(request: Request) -> Response:
     state = server_state(request)
     form = parse_qs((await read_body(request, MAX_FORM_BYTES)).decode(errors="replace"))
@@ -60,15 +62,16 @@ async def log_in(request: Request) -> Response:
     return _redirect(f"{COOKIE}={state.sessions.open()}; {_attributes(state)}; Max-Age={SESSION_SECONDS}")
 
 
-@router.post(LOGOUT)
+@endpoints.post(LOGOUT)
 async def log_out(request: Request) -> Response:
     state = server_state(request)
     state.sessions.end(session_token(dict(request.headers.raw)))
     return _redirect(f"{COOKIE}=; {_attributes(state)}; Max-Age=0")
 
 
-@router.get("/dashboard/{name}")
-async def show_asset(name: str, request: Request) -> Response:
+@endpoints.get("/dashboard/{name}")
+async def show_asset(request: Request) -> Response:
+    name: str = request.path_params["name"]
     asset = _assets().get(name)
     if asset is None:
         raise ApiError(404, f"The page has no part {name[:80]!r}.", code="not_found")

@@ -2,24 +2,26 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.core.errors import InvalidRequestError
 from octavo.engine.traces import EVENT_NUMBERS, MAX_REQUESTS, RequestEvent, RequestFacts, RequestTrace
 from octavo.server.answers import json_response
 from octavo.server.context import server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import ApiError
 from octavo.server.plain_numbers import plain_whole_number
 from octavo.server.prompts import in_text_thread
 from octavo.server.state import ServerState
 from octavo.server.watching.request_log import Refusal
 
-router = APIRouter(prefix="/debug")
+endpoints = Endpoints("/debug")
 
 DEFAULT_COUNT = 100
 
 
-@router.get("/requests")
+@endpoints.get("/requests")
 async def list_requests(request: Request) -> Response:
     """The requests that came last, the newest first, each with its last event. As many as may be listed take a while to
     write down, in which others are served."""
@@ -48,9 +50,10 @@ def _count(text: str) -> int:
     return count
 
 
-@router.get("/requests/{request_id:path}")
-async def show_request(request_id: str, request: Request) -> Response:
+@endpoints.get("/requests/{request_id:path}")
+async def show_request(request: Request) -> Response:
     """All that is known of a request: ``request_id`` is its X-Request-Id, the id of its answer, or the engine's."""
+    request_id: str = request.path_params["request_id"]
     state = server_state(request)
     state.require_ready()
     traces = await state.engine.traces(state.request_log.engine_ids(request_id))

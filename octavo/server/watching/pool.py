@@ -3,23 +3,25 @@
 from base64 import b64encode
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from octavo.core.errors import InvalidRequestError
 from octavo.engine.looks import BlockLook, ChoiceLook, EventLook
 from octavo.engine.traces import EVENT_NUMBERS
 from octavo.server.answers import json_response
 from octavo.server.context import server_state
+from octavo.server.endpoints import Endpoints
 from octavo.server.errors import ApiError
 from octavo.server.plain_numbers import plain_whole_number
 from octavo.server.prompts import in_text_thread
 from octavo.server.state import ServerState
 from octavo.server.watching.pool_shapes import PoolBlock, PoolBlockHolder, PoolBody, PoolChoice, PoolEvent, PoolRequest
 
-router = APIRouter(prefix="/debug/pool")
+endpoints = Endpoints("/debug/pool")
 
 
-@router.get("")
+@endpoints.get("")
 async def show_pool(request: Request) -> Response:
     """``after``: the number of the last look that the asker has seen; steps and events since then are told."""
     state = server_state(request)
@@ -49,8 +51,9 @@ async def show_pool(request: Request) -> Response:
     return json_response(body)
 
 
-@router.get("/blocks/{block_id}")
-async def show_block(block_id: str, request: Request) -> Response:
+@endpoints.get("/blocks/{block_id}")
+async def show_block(request: Request) -> Response:
+    block_id: str = request.path_params["block_id"]
     state = server_state(request)
     state.require_ready()
     number = plain_whole_number(block_id)
@@ -62,9 +65,10 @@ async def show_block(block_id: str, request: Request) -> Response:
     return json_response(await in_text_thread(state, lambda: _block(state, block)))
 
 
-@router.get("/requests/{request_id:path}")
-async def show_choices(request_id: str, request: Request) -> Response:
+@endpoints.get("/requests/{request_id:path}")
+async def show_choices(request: Request) -> Response:
     """The block tables of a request's open choices; ``request_id`` as in /debug/requests."""
+    request_id: str = request.path_params["request_id"]
     state = server_state(request)
     state.require_ready()
     choices = await state.engine.look_at_requests(state.request_log.engine_ids(request_id))
