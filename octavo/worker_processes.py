@@ -4,6 +4,7 @@ A worker reads its settings, a JSON value on a line, and then answers each line 
 the kernel ends it where a line takes too long, and a limit of its address space bounds its memory.
 """
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, cast
 
 MAX_IDLE = 2
+_PIPE_BYTES = 64 * 2**10
+"""What a pipe of Linux holds: so much is written to an idle worker without a wait."""
 
 
 class WorkerEndedError(Exception):
@@ -51,7 +54,7 @@ class WorkerProcesses:
             WorkerEndedError: a limit has struck.
         """
         line = _line(question)
-        worker = self._take()
+        worker = self._idle_one() or self._start()
         try:
             _send(worker, line)
             answer = cast("IO[bytes]", worker.stdout).readline()
@@ -59,11 +62,51 @@ class WorkerProcesses:
             _end(worker)
             raise
         if not answer.endswith(b"\n"):
-            returncode = worker.wait()
-            _end(worker)
-            raise WorkerEndedError(returncode)
+            raise WorkerEndedError(_reaped(worker))
         self._give_back(worker)
         return json.loads(answer)
+
+    async def ask_from_loop(self, question: object) -> Any:
+        """As ``ask``, with no thread that waits, unless a worker has to be started or a pipe may not hold the question.
+        Whoever is cancelled leaves the worker to the end of its answer.
+
+        Raises:
+            TypeError, ValueError, RecursionError: the question is not plain JSON.
+            WorkerEndedError: a limit has struck.
+        """
+        line = _line(question)
+        worker = self._idle_one() if len(line) <= _PIPE_BYTES else None
+        if worker is None:
+            return await asyncio.to_thread(self.ask, question)
+        answer = await self._exchange(worker, line)
+        if not answer.endswith(b"\n"):
+            raise WorkerEndedError(_reaped(worker))
+        return json.loads(answer)
+
+    def _exchange(self, worker: "subprocess.Popen[bytes]", line: bytes) -> "asyncio.Future[bytes]":
+        """The line that the worker answers; cut off where it has ended instead."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        stdout = cast("IO[bytes]", worker.stdout).fileno()
+        pieces: list[bytes] = []
+
+        def read() -> None:
+            piece = os.read(stdout, _PIPE_BYTES)
+            pieces.append(piece)
+            if piece and not piece.endswith(b"\n"):
+                return
+            loop.remove_reader(stdout)
+            os.set_blocking(stdout, True)  # uvloop takes that away, and ``ask`` waits by reading
+            if piece:
+                self._give_back(worker)
+            if not answer.cancelled():
+                answer.set_result(b"".join(pieces))
+            elif not piece:
+                _reaped(worker)
+
+        loop.add_reader(stdout, read)
+        _send(worker, line)
+        return answer
 
     def close(self) -> None:
         with self._lock:
@@ -72,13 +115,16 @@ class WorkerProcesses:
         for worker in idle:
             _end(worker)
 
-    def _take(self) -> "subprocess.Popen[bytes]":
+    def _idle_one(self) -> "subprocess.Popen[bytes] | None":
         with self._lock:
             while self._idle:
                 worker = self._idle.pop()
                 if worker.poll() is None:
                     return worker
                 _end(worker)  # the system has ended it, for nothing that was asked of it now
+        return None
+
+    def _start(self) -> "subprocess.Popen[bytes]":
         worker = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -110,6 +156,13 @@ def _send(worker: "subprocess.Popen[bytes]", line: bytes) -> None:
         stdin.flush()
     except BrokenPipeError:
         pass  # it has ended: the missing answer says so
+
+
+def _reaped(worker: "subprocess.Popen[bytes]") -> int:
+    """With what code one ended that has closed its output."""
+    returncode = worker.wait()
+    _end(worker)
+    return returncode
 
 
 def _end(worker: "subprocess.Popen[bytes]") -> None:

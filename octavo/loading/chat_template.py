@@ -7,8 +7,7 @@ templates give the published text (source: transformers 5.x, ``apply_chat_templa
 
 import signal
 import weakref
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,9 @@ _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _PROBE = "octavo probe"
 
+_Ask = Callable[[object], Awaitable[Any]]
+"""Variables to the answer of a worker."""
+
 
 class ChatTemplate:
     """One template and the processes that render it. Thread-safe.
@@ -47,11 +49,31 @@ class ChatTemplate:
             "num_chars": RENDER_NUM_CHARS,
             "num_bytes": RENDER_NUM_BYTES,
         }
+        self._reads_parts: bool | None = None
         self._workers = WorkerProcesses([str(_WORKER)], lambda: settings)
         weakref.finalize(self, self._workers.close)
 
-    def render(
+    def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """The text of a conversation. ``options``: those of ``Tokenizer.apply_chat_template``; with
+        ``continue_final_message`` the text ends where the last message's content ends.
+
+        Raises:
+            InvalidRequestError: the template refused (its own words), failed, or took too long or too much memory;
+                or the messages cannot be rendered at all.
+        """
+
+        async def ask(variables: object) -> Any:
+            return self._workers.ask(variables)
+
+        return _without_waiting(self._render(ask, messages, **options))
+
+    async def render_from_loop(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """As ``render``, for an event loop, which goes on meanwhile."""
+        return await self._render(self._workers.ask_from_loop, messages, **options)
+
+    async def _render(
         self,
+        ask: _Ask,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
@@ -59,12 +81,6 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of a conversation; with ``continue_final_message`` it ends where the last message's content ends.
-
-        Raises:
-            InvalidRequestError: the template refused (its own words), failed, or took too long or too much memory;
-                or the messages cannot be rendered at all.
-        """
         kwargs = dict(template_kwargs or {})
         if taken := sorted(_RESERVED_NAMES & kwargs.keys()):
             raise InvalidRequestError(
@@ -76,7 +92,7 @@ class ChatTemplate:
                 "continue_final_message and add_generation_prompt cannot both be true; set one of them to false",
                 param="continue_final_message",
             )
-        chat = self._prepare(messages)
+        chat = await self._prepare(ask, messages)
         final = _tag_final_message(chat) if continue_final_message else ""
         variables = {
             "documents": None,
@@ -86,10 +102,11 @@ class ChatTemplate:
             "tools": list(tools) if tools is not None else None,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._run_with_calls(variables) if any(map(_is_calls_alone, chat)) else self._run(variables)
+        run = _run_with_calls if any(map(_is_calls_alone, chat)) else _run
+        text = await run(ask, variables)
         return _cut_at_tag(text, final) if continue_final_message else text
 
-    def _prepare(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    async def _prepare(self, ask: _Ask, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """A copy of the messages as templates expect them (keys with None are left out, as in transformers)."""
         if not messages:
             raise InvalidRequestError("messages is empty; give at least one message", param="messages")
@@ -102,14 +119,14 @@ class ChatTemplate:
                 )
             copy = {key: value for key, value in message.items() if value is not None}
             if isinstance(copy.get("content"), (list, tuple)):
-                copy["content"] = self._content_parts(copy["content"])
+                copy["content"] = await self._content_parts(ask, copy["content"])
             reasoning = next((copy[field] for field in _REASONING_FIELDS if field in copy), None)
             if reasoning is not None:
                 copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
             chat.append(copy)
         return chat
 
-    def _content_parts(self, parts: Sequence[Any]) -> str | list[dict[str, Any]]:
+    async def _content_parts(self, ask: _Ask, parts: Sequence[Any]) -> str | list[dict[str, Any]]:
         """Parts of a content: as they are for a template that reads parts, otherwise one string, a line a part."""
         for part in parts:
             if not isinstance(part, Mapping) or not isinstance(part.get("text"), str) or part.get("type") != "text":
@@ -118,45 +135,58 @@ class ChatTemplate:
                     f"a content part of type {kind!r} cannot be used: this model reads parts of type 'text'",
                     param="messages",
                 )
+        if self._reads_parts is None:
+            self._reads_parts = await self._try_parts(ask)
         if self._reads_parts:
             return [dict(part) for part in parts]
         return "\n".join(part["text"] for part in parts)
 
-    @cached_property
-    def _reads_parts(self) -> bool:
+    async def _try_parts(self, ask: _Ask) -> bool:
         """Whether the template takes the text out of content parts (tried out: there is no declaration of it)."""
         message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
         variables = {"messages": [message], "tools": None, "documents": None, "add_generation_prompt": True}
         try:
-            text = self._run({**self._special_tokens, **variables})
+            text = await _run(ask, {**self._special_tokens, **variables})
         except InvalidRequestError:
             return False
         return _PROBE in text and "'type'" not in text and '"type"' not in text
 
-    def _run_with_calls(self, variables: Mapping[str, Any]) -> str:
-        """Of a conversation with calls that have no content beside them. A template that knows no calls adds up texts,
-        so where it fails it gets an empty one."""
-        try:
-            return self._run(variables)
-        except InvalidRequestError as error:
-            chat = [{**each, "content": ""} if _is_calls_alone(each) else each for each in variables["messages"]]
-            try:
-                return self._run({**variables, "messages": chat})
-            except InvalidRequestError:
-                raise error from None
 
-    def _run(self, variables: Mapping[str, Any]) -> str:
+async def _run_with_calls(ask: _Ask, variables: Mapping[str, Any]) -> str:
+    """Of a conversation with calls that have no content beside them. A template that knows no calls adds up texts,
+    so where it fails it gets an empty one."""
+    try:
+        return await _run(ask, variables)
+    except InvalidRequestError as error:
+        chat = [{**each, "content": ""} if _is_calls_alone(each) else each for each in variables["messages"]]
         try:
-            answer: dict[str, str] = self._workers.ask(variables)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequestError(f"the messages are not plain JSON: {error}", param="messages") from error
-        except WorkerEndedError as ended:
-            raise InvalidRequestError(
-                f"the chat template failed: {_why_ended(ended.returncode)}", param="messages"
-            ) from None
-        if "error" in answer:
-            raise InvalidRequestError(f"the chat template failed: {answer['error']}", param="messages")
-        return answer["text"]
+            return await _run(ask, {**variables, "messages": chat})
+        except InvalidRequestError:
+            raise error from None
+
+
+async def _run(ask: _Ask, variables: Mapping[str, Any]) -> str:
+    try:
+        answer: dict[str, str] = await ask(variables)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the messages are not plain JSON: {error}", param="messages") from error
+    except WorkerEndedError as ended:
+        raise InvalidRequestError(
+            f"the chat template failed: {_why_ended(ended.returncode)}", param="messages"
+        ) from None
+    if "error" in answer:
+        raise InvalidRequestError(f"the chat template failed: {answer['error']}", param="messages")
+    return answer["text"]
+
+
+def _without_waiting(work: Coroutine[Any, Any, str]) -> str:
+    """The result of what awaits nothing that has to be waited for."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        text: str = end.value
+        return text
+    raise AssertionError("what is asked in this thread has its answer at once")
 
 
 def _why_ended(returncode: int) -> str:

@@ -10,6 +10,7 @@ The whole text is tokenized at once, so that what stands around a control text g
 other text. The three marks are Unicode noncharacters, which no text may hold; from marked strings they are dropped.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -36,6 +37,7 @@ class ControlText:
         self._texts = [token.content for _, token in self._added if token.special and len(token.content) > 1]
         self._beginnings = frozenset(text[:length] for text in self._texts for length in range(1, len(text)))
         self._longest = max(map(len, self._texts), default=1)
+        self._first_character = re.compile("|".join(sorted({re.escape(text[0]) for text in self._texts})) or r"(?!)")
 
     def mark(self, value: Any) -> Any:
         """A copy of JSON-like ``value`` with every control text broken, in keys too; ``value`` itself if it holds none.
@@ -57,6 +59,8 @@ class ControlText:
 
     def _occurs(self, value: Any) -> bool:
         if isinstance(value, str):
+            if self._first_character.search(value) is None:  # most texts: much less than to look for all of them
+                return False
             return self._is_open_at_end(value) or bool(self._spans(value))
         if isinstance(value, Mapping):
             return any(self._occurs(key) or self._occurs(item) for key, item in value.items())

@@ -1,7 +1,14 @@
 """The tokenizer as the rest of Octavo sees it, whatever file it was built from."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class ChatText(NamedTuple):
+    """A conversation as its template writes it. ``is_marked``: control text in messages is told from the template's."""
+
+    text: str
+    is_marked: bool
 
 
 class Tokenizer(Protocol):
@@ -47,4 +54,24 @@ class Tokenizer(Protocol):
         Raises:
             InvalidRequestError: no template, or the template refused the messages (with its own words).
         """
+        ...
+
+    async def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> ChatText:
+        """The first half of ``apply_chat_template``, for an event loop, which goes on meanwhile.
+
+        Raises:
+            InvalidRequestError: as ``apply_chat_template``.
+        """
+        ...
+
+    def encode_chat(self, chat: ChatText) -> list[int]:
+        """The second half."""
         ...

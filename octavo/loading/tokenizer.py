@@ -12,7 +12,7 @@ from octavo.core.errors import InvalidRequestError
 from octavo.loading.chat_template import ChatTemplate
 from octavo.loading.control_text import ControlText
 from octavo.loading.gguf_tokenizer import gguf_tokenizer
-from octavo.loading.interface import Tokenizer
+from octavo.loading.interface import ChatText, Tokenizer
 from octavo.loading.token_spelling import spelling_of
 from octavo.loading.tokenizer_cache import cached_tokenizer
 from octavo.loading.tokenizer_folder import folder_tokenizer
@@ -89,6 +89,37 @@ class HFTokenizer:
         Raises:
             InvalidRequestError: no template, or the template refused the messages (with its own words).
         """
+        template, asked, is_marked = self._asked(messages, tools, template_kwargs)
+        text = template.render(
+            **asked, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message
+        )
+        return self.encode_chat(ChatText(text, is_marked))
+
+    async def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> ChatText:
+        template, asked, is_marked = self._asked(messages, tools, template_kwargs)
+        text = await template.render_from_loop(
+            **asked, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message
+        )
+        return ChatText(text, is_marked)
+
+    def encode_chat(self, chat: ChatText) -> list[int]:
+        return self._control_text.encode_marked(chat.text) if chat.is_marked else self._ids(chat.text, False)
+
+    def _asked(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any] | None,
+    ) -> tuple[ChatTemplate, dict[str, Any], bool]:
+        """The template, what it is to render, and whether control text in that has been marked."""
         template = self._template(tools is not None)
         if template is None:
             raise InvalidRequestError(
@@ -97,15 +128,8 @@ class HFTokenizer:
             )
         sent = [messages, tools, template_kwargs]
         marked = self._control_text.mark(sent)
-        messages, tools, template_kwargs = marked
-        text = template.render(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            template_kwargs=template_kwargs,
-        )
-        return self._ids(text, False) if marked is sent else self._control_text.encode_marked(text)
+        asked = dict(zip(("messages", "tools", "template_kwargs"), marked, strict=True))
+        return template, asked, marked is not sent
 
     def template_source(self, for_tools: bool) -> str | None:
         template = self._template(for_tools)

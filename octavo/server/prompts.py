@@ -28,6 +28,10 @@ INLINE_BYTES = 2048
 for the interpreter where the loop has work."""
 
 
+INLINE_CHAT_BYTES = 8192
+"""Conversations up to this size, with their tools, are given to the template from the event loop."""
+
+
 async def in_text_thread(state: ServerState, work: Callable[[], T]) -> T:
     """The result of what may take long, and is not waiting."""
     return await asyncio.get_running_loop().run_in_executor(state.text_threads, work)
@@ -248,8 +252,14 @@ async def encode_messages(state: ServerState, messages: Sequence[Any], options: 
     Raises:
         InvalidRequestError: no template, or a template that refuses them.
     """
-    apply = partial(state.tokenizer.apply_chat_template, messages, **options)
-    return Prompt(await in_text_thread(state, apply))
+    tokenizer = state.tokenizer
+    if len(msgspec.json.encode((messages, options))) > INLINE_CHAT_BYTES:
+        return Prompt(await in_text_thread(state, partial(tokenizer.apply_chat_template, messages, **options)))
+    async with state.template_turns:
+        chat = await tokenizer.render_chat(messages, **options)
+    if _num_bytes(chat.text) <= INLINE_BYTES:
+        return Prompt(tokenizer.encode_chat(chat))
+    return Prompt(await in_text_thread(state, partial(tokenizer.encode_chat, chat)))
 
 
 def _check_message(index: int, message: Any) -> None:

@@ -1,5 +1,6 @@
 """What every endpoint shares, and whether requests may come in."""
 
+import asyncio
 import enum
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,13 +32,18 @@ class Phase(enum.Enum):
     DEAD = "The engine process has ended."
 
 
+NUM_TEXTS = 2
+"""Are worked at a time."""
+
+
 def _text_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
+    return ThreadPoolExecutor(max_workers=NUM_TEXTS, thread_name_prefix="text")
 
 
 @dataclass(slots=True)
 class ServerState:
-    """``text_threads`` run what may take long and is not waiting: tokenizing, templates, decoding."""
+    """``text_threads`` run what may take long and is not waiting: tokenizing, templates, decoding. ``template_turns``:
+    of conversations that are rendered without a thread, so many at a time."""
 
     settings: ServerSettings
     engine: AsyncEngineClient
@@ -45,6 +51,7 @@ class ServerState:
     started_at: int
     phase: Phase = Phase.LOADING
     text_threads: ThreadPoolExecutor = field(default_factory=_text_threads)
+    template_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NUM_TEXTS))
     longest_token_bytes: int = 0
     queue: Queue = field(init=False)
     keyring: Keyring = field(init=False)

@@ -1,5 +1,6 @@
 """Chat templates against transformers (case B44)."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,7 @@ def test_ids_equal_transformers(style: str, case: str, tokenizers: Pairs) -> Non
         return
     ids = tokenizer.apply_chat_template(messages, **options)
     assert ids == expected
+    assert tokenizer.encode_chat(asyncio.run(tokenizer.render_chat(messages, **options))) == expected
     begin = STYLES[style][3]
     assert tokenizer.decode(ids, skip_special_tokens=False).startswith(begin)
     if begin:

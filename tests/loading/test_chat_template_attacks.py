@@ -1,5 +1,6 @@
 """Chat templates as an attack (case B58)."""
 
+import asyncio
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from octavo.core.errors import InvalidRequestError
 from octavo.loading.chat_template import RENDER_NUM_CHARS, ChatTemplate
@@ -155,6 +157,70 @@ def test_many_threads() -> None:
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda i: template.render([{"role": "user", "content": str(i)}]), range(100)))
     assert texts == [f"user: {i}\n" for i in range(100)]
+
+
+async def test_from_a_loop_it_is_as_in_a_thread() -> None:
+    for source in (GOOD, "{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{{ nothing.at.all }}", "{% if %}"):
+        template = ChatTemplate(source)
+        found = []
+        for _ in range(3):  # the first one starts a worker, the others find it idle
+            try:
+                found.append(await template.render_from_loop(MESSAGES))
+            except InvalidRequestError as error:
+                found.append(str(error))
+        try:
+            expected = template.render(MESSAGES)
+        except InvalidRequestError as error:
+            expected = str(error)
+        assert found == [expected] * 3
+    template = ChatTemplate(GOOD)
+    for length in (1, 10_000, 60_000, 70_000, 1_000_000):  # less than a pipe holds, and more
+        told = [{"role": "user", "content": length * "x"}]
+        assert await template.render_from_loop(told) == template.render(told)
+
+
+def test_a_worker_that_a_loop_has_asked_can_be_asked_from_a_thread() -> None:
+    template = ChatTemplate(GOOD)
+    template.render(MESSAGES)
+    for loop_factory in (None, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            for _ in range(3):
+                assert runner.run(template.render_from_loop(MESSAGES)) == template.render(MESSAGES) == "user: hello\n"
+
+
+async def test_a_loop_goes_on_beside_a_template_that_hangs_or_grows() -> None:
+    templates = [
+        ChatTemplate(GOOD + "{% if messages[0].content == 'now' %}" + bad + "{% endif %}")
+        for bad in (
+            "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+            "{{ 'x' * 10000000000 }}",
+        )
+    ]
+    for template in templates:
+        await template.render_from_loop(MESSAGES)  # so that there is an idle worker
+    asked = [asyncio.create_task(each.render_from_loop([{"role": "user", "content": "now"}])) for each in templates]
+    longest, last = 0.0, time.monotonic()
+    while not all(task.done() for task in asked):
+        await asyncio.sleep(0.01)
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    assert longest < 1.5
+    assert all(isinstance(task.exception(), InvalidRequestError) for task in asked)
+    assert [await each.render_from_loop(MESSAGES) for each in templates] == ["user: hello\n"] * 2
+
+
+async def test_who_is_cancelled_leaves_the_worker_to_its_answer() -> None:
+    template = ChatTemplate(GOOD)
+    await template.render_from_loop(MESSAGES)
+    children = set(psutil.Process().children())
+    for content in ("secret", "another"):
+        task = asyncio.create_task(template.render_from_loop([{"role": "user", "content": content}]))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    texts = await asyncio.gather(*(template.render_from_loop([{"role": "user", "content": str(i)}]) for i in range(20)))
+    assert texts == [f"user: {i}\n" for i in range(20)]
+    assert children <= set(psutil.Process().children())
 
 
 def test_workers_end_with_their_template() -> None:

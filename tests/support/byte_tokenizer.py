@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.core.errors import InvalidRequestError
+from octavo.loading.interface import ChatText
 
 BOS, EOS = 256, 257
 _CONTROL = {BOS: "<s>", EOS: "</s>"}
@@ -70,4 +71,10 @@ class ByteTokenizer:
             text += "\n"
         if add_generation_prompt:
             text += "assistant: "
-        return [BOS, *text.encode()]
+        return self.encode_chat(ChatText(text, is_marked=False))
+
+    async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatText:
+        return ChatText(bytes(self.apply_chat_template(messages, **options)[1:]).decode(), is_marked=False)
+
+    def encode_chat(self, chat: ChatText) -> list[int]:
+        return [BOS, *chat.text.encode()]
