@@ -5,11 +5,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+OVERFULL = "more came than could be kept up with"
+
+
+class Lost(NamedTuple):
+    """``why``: the last of them were."""
+
+    number: int
+    why: str
 
 
 class Backlog(Generic[T]):
@@ -35,7 +45,7 @@ class Backlog(Generic[T]):
         self._pending: deque[T] = deque()
         self._news = threading.Condition()
         self._is_closing = False
-        self._num_lost = 0
+        self._lost = Lost(0, "")
         self._thread = threading.Thread(target=self._run, daemon=True, name=name)
         self._thread.start()
 
@@ -44,18 +54,19 @@ class Backlog(Generic[T]):
         with self._news:
             room = self._most - len(self._pending)
             self._pending.extend(items[:room])
-            self._num_lost += max(0, len(items) - room)
+            if len(items) > room:
+                self._lost = Lost(self._lost.number + len(items) - room, OVERFULL)
             self._news.notify()
 
-    def lose(self, count: int = 1) -> None:
+    def lose(self, count: int, why: str) -> None:
         """So many are not done."""
         with self._news:
-            self._num_lost += count
+            self._lost = Lost(self._lost.number + count, why)
 
-    def take_lost(self) -> int:
-        """How many were lost since this was asked last."""
+    def take_lost(self) -> Lost:
+        """What was lost since this was asked last."""
         with self._news:
-            lost, self._num_lost = self._num_lost, 0
+            lost, self._lost = self._lost, Lost(0, "")
         return lost
 
     def close(self, timeout: float) -> None:
@@ -69,9 +80,9 @@ class Backlog(Generic[T]):
         while batch := self._next():
             try:
                 self._work(batch)
-            except Exception:
+            except Exception as error:
                 logger.exception("The thread %s failed on %d items.", self._thread.name, len(batch))
-                self.lose(len(batch))
+                self.lose(len(batch), type(error).__name__)
         self._at_end()
 
     def _next(self) -> list[T]:

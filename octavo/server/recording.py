@@ -107,8 +107,8 @@ class RequestRecorder:
             lines = [self._namer.line(each, self._log.start) for each in same]
             num_written += self._log.write(block_size, lines)
         if num_written < len(batch):
-            self._backlog.lose(len(batch) - num_written)
-        elif lost := self._backlog.take_lost():
+            self._backlog.lose(len(batch) - num_written, "the file could not be written")
+        elif lost := self._backlog.take_lost().number:
             logger.warning("Requests are recorded again; %d were not.", lost)
 
 

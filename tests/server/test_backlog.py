@@ -17,7 +17,7 @@ def test_all_is_done_in_order_and_then_the_end() -> None:
     backlog.close(60.0)
     backlog.close(60.0)
     assert done == [[0, 1, 2], [3, 4, 5], [6], []]
-    assert backlog.take_lost() == 0
+    assert backlog.take_lost() == (0, "")
 
 
 def test_what_is_too_much_or_fails_is_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -31,8 +31,8 @@ def test_what_is_too_much_or_fails_is_counted(caplog: pytest.LogCaptureFixture) 
     backlog: Backlog[int] = Backlog(work, "t", most=4, batch_size=2, at_end=lambda: None)  # type: ignore[arg-type]
     with caplog.at_level(logging.ERROR), backlog._news:
         backlog.put(range(6))
-        backlog.lose(10)
+        backlog.lose(10, "away")
     backlog.close(60.0)
     assert done == [2, 3]
-    assert (backlog.take_lost(), backlog.take_lost()) == (14, 0)
+    assert (backlog.take_lost(), backlog.take_lost()) == ((14, "ValueError"), (0, ""))
     assert "The thread t failed on 2 items." in caplog.text

@@ -220,7 +220,7 @@ def test_a_full_disk_costs_lines_and_leaves_whole_ones(
     wait_until(lambda: len(path.read_text().splitlines()) == 2)
     monkeypatch.setattr(os, "write", real)
     ask(recorder, "c", [1, 2, 3], [4])  # too soon to be tried again
-    wait_until(lambda: recorder._backlog._num_lost == 2)
+    wait_until(lambda: recorder._backlog._lost.number == 2)
     recorder._log._retry_at = 0.0
     with caplog.at_level(logging.WARNING):
         ask(recorder, "d", [1, 2, 3, 4], [5])

@@ -304,7 +304,9 @@ def test_what_waits_to_be_sent_is_bounded_and_the_lost_are_counted(
         sender.put([(ENDED, None)] * 4)
         sender.lose()
     wait_until(lambda: exporter.sent == [5])
-    wait_until(lambda: "Spans of 4 requests did not get to http://c: more came than could be sent" in caplog.text)
+    wait_until(
+        lambda: "Spans of 4 requests did not get to http://c: more came than could be kept up with" in caplog.text
+    )
     exporter.reason = "no route"
     for _ in range(3):
         sender.put([(ENDED, None)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from octavo.engine.traces import RequestTrace
-from octavo.server.backlog import Backlog
+from octavo.server.backlog import OVERFULL, Backlog
 from octavo.server.tracing.ended import EndedRequest
 from octavo.server.tracing.tree import Span, span_tree
 
@@ -48,7 +48,6 @@ class SpanSender:
         self._exporter = exporter
         self._model = model
         self._clock = clock
-        self._reason = ""
         self._quiet_until = 0.0
         self._backlog: Backlog[Pending] = Backlog(
             self._send, "spans", most=MAX_PENDING, batch_size=MAX_BATCH, at_end=lambda: self._tell(force=True)
@@ -59,7 +58,7 @@ class SpanSender:
 
     def lose(self) -> None:
         """One request goes without spans."""
-        self._backlog.lose()
+        self._backlog.lose(1, OVERFULL)
 
     def close(self, timeout: float) -> None:
         """Send what has come, within so many seconds; of the rest the number is told."""
@@ -68,16 +67,11 @@ class SpanSender:
         self._backlog.close(min(timeout, STOP_SECONDS))
 
     def _send(self, batch: Sequence[Pending]) -> None:
-        try:
-            for ended, trace in batch:
-                self._exporter.add(span_tree(ended, trace, self._model), ended.traceparent, ended.tracestate)
-            reason = self._exporter.send()
-        except Exception as error:
-            logger.exception("Spans of %d requests could not be made.", len(batch))
-            reason = type(error).__name__
+        for ended, trace in batch:
+            self._exporter.add(span_tree(ended, trace, self._model), ended.traceparent, ended.tracestate)
+        reason = self._exporter.send()
         if reason is not None:
-            self._backlog.lose(len(batch))
-        self._reason = reason or ""
+            self._backlog.lose(len(batch), reason)
         self._tell(force=False)
 
     def _tell(self, *, force: bool) -> None:
@@ -85,8 +79,7 @@ class SpanSender:
         if self._clock() < self._quiet_until and not force:
             return
         lost = self._backlog.take_lost()
-        if not lost:
+        if not lost.number:
             return
         self._quiet_until = self._clock() + REPEAT_SECONDS
-        why = self._reason or "more came than could be sent"
-        logger.warning("Spans of %d requests did not get to %s: %s", lost, self._exporter.url, why)
+        logger.warning("Spans of %d requests did not get to %s: %s", lost.number, self._exporter.url, lost.why)
