@@ -4,11 +4,13 @@ A user's mistake is one line on standard error, never a traceback: exit code 2 f
 1 for everything else (settings that cannot work, a missing model, a request that is refused).
 """
 
+import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import click
@@ -16,6 +18,9 @@ import click
 from octavo import __version__
 from octavo.cli.variables import warn_of_unknown
 from octavo.core.errors import OctavoError
+from octavo.engine.log_format import log_format_in_use, set_up_logging
+
+logger = logging.getLogger(__name__)
 
 
 class LazyCommand(NamedTuple):
@@ -86,8 +91,21 @@ def octavo(ctx: click.Context) -> None:
     warn_of_unknown(os.environ, [command for command in found if command is not None])
 
 
+def _logs_json(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a server is asked to log in JSON, as far as is seen before anything is read: a flag that does not exist
+    is to be a line of its log as well. What a YAML file says is seen when that has been read."""
+    if arguments[:1] != ["serve"]:
+        return False
+    flags = [text.partition("=") for text in arguments]
+    given = [value or following for (flag, _, value), (following, _, _) in pairwise([*flags, ("", "", "")])
+             if flag == "--log-format"]  # fmt: skip
+    return (given or [environment.get("OCTAVO_LOG_FORMAT", "")])[-1] == "json"
+
+
 def main() -> None:
     """The console script. Ctrl-C ends it as a signal would (exit code 130), without a word."""
+    if _logs_json(sys.argv[1:], os.environ):
+        set_up_logging(logging.INFO, "json")
     try:
         octavo(prog_name="octavo", standalone_mode=False)
     except click.Abort:
@@ -95,5 +113,8 @@ def main() -> None:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
-        error.show()
+        if log_format_in_use() == "json":
+            logger.error("%s", error.format_message())  # noqa: TRY400  (a sentence, no fault of the code)
+        else:
+            error.show()
         sys.exit(error.exit_code)

@@ -4,7 +4,6 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
-from octavo.core.errors import OctavoError
 from octavo.engine.log_format import set_up_logging
 from octavo.engine.spawn import SpawnedProcess
 from octavo.server.life import Model
@@ -14,24 +13,15 @@ from octavo.server.settings import ServerSettings
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
 
-logger = logging.getLogger(__name__)
-
 
 def run_server(engine_args: "EngineArgs", settings: ServerSettings, spawned: SpawnedProcess) -> None:
     """Serve until told to stop. ``spawned``: the engine's process to be.
 
     Raises:
-        ConfigurationError, EngineDeadError, SystemExit: see octavo.server.run.run_server. Where the log is in JSON,
-            what ends the server is a line of it, too, and it ends with SystemExit.
+        ConfigurationError, EngineDeadError, SystemExit: see octavo.server.run.run_server.
     """
     set_up_logging(logging.INFO, settings.log_format)
-    try:
-        run(settings, functools.partial(find_model, engine_args), spawned)
-    except OctavoError as error:
-        if settings.log_format == "text":
-            raise
-        logger.error("%s", error)  # noqa: TRY400  (a sentence, no fault of the code)
-        raise SystemExit(1) from None
+    run(settings, functools.partial(find_model, engine_args), spawned)
 
 
 def find_model(engine_args: "EngineArgs") -> Model:

@@ -1,6 +1,7 @@
 """``octavo serve``: the flags of the server; octavo/cli/serve.py runs it."""
 
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from octavo.cli.hidden_arguments import hide_arguments
 from octavo.cli.limit_options import limit_options
 from octavo.cli.options import engine_options, model_argument, setting
 from octavo.cli.units import ByteSize, TokenCount
-from octavo.engine.log_format import LOG_FORMATS
+from octavo.engine.log_format import LOG_FORMATS, LogFormat, set_up_logging
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -35,6 +36,13 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
             raise click.BadParameter(f"{text!r:.80} is no JSON list") from None
         origins += read if isinstance(read, list) else [read]
     return tuple(map(str, origins))
+
+
+def _begin_log(_ctx: click.Context, _param: click.Parameter, log_format: LogFormat) -> LogFormat:
+    """What is wrong with the other flags is a line of the log, too, where that is in JSON."""
+    if log_format == "json":
+        set_up_logging(logging.INFO, log_format)
+    return log_format
 
 
 @click.command("serve")
@@ -110,13 +118,6 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
     help="Send spans of requests to this collector of OpenTelemetry (OTLP over HTTP); needs the extra otel.",
 )
 @setting(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    default="text",
-    show_default=True,
-    help="json: one object a line, with fields of fixed names.",
-)
-@setting(
     "--log-requests",
     "--enable-log-requests",
     "log_requests",
@@ -136,6 +137,15 @@ def _origins(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...
 )
 @setting("--record-max-files", type=click.IntRange(1), default=4, show_default=True, help="With it; the oldest goes.")
 @engine_options
+@setting(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    is_eager=True,  # after --config, which comes first among those that are
+    callback=_begin_log,
+    help="json: one object a line, with fields of fixed names.",
+)
 @limit_options
 def serve(
     engine_args: "EngineArgs",

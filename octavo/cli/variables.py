@@ -1,10 +1,14 @@
 """OCTAVO_* variables that no setting reads: a misspelt one would otherwise do nothing, without a word."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 import click
 
+from octavo.engine.log_format import log_format_in_use
 from octavo.nearest import nearest
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "OCTAVO_"
 
@@ -20,7 +24,11 @@ def warn_of_unknown(environment: Mapping[str, str], commands: Iterable[click.Com
         if name not in known:
             near = nearest(name[len(PREFIX) :], [other[len(PREFIX) :] for other in known])
             hint = f"; did you mean {PREFIX}{near}?" if near else ""
-            click.echo(f"Warning: the variable {name} is no setting of Octavo and is ignored{hint}", err=True)
+            message = f"the variable {name} is no setting of Octavo and is ignored{hint}"
+            if log_format_in_use() == "json":
+                logger.warning("%s", message)
+            else:
+                click.echo(f"Warning: {message}", err=True)
 
 
 def _variables(command: click.Command) -> Iterator[str]:

@@ -2,9 +2,12 @@
 
 import json
 import logging
+import sys
+import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, Literal, get_args
 
 LogFormat = Literal["text", "json"]
@@ -47,7 +50,17 @@ def set_up_logging(level: int, log_format: LogFormat) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(TEXT_FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
-    logging.captureWarnings(log_format == "json")
+    if log_format == "json":
+        logging.captureWarnings(capture=True)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = lambda args: _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None) -> None:
+    """What Python would print as it is."""
+    if not issubclass(kind, KeyboardInterrupt | SystemExit):
+        found = error or kind()
+        logging.getLogger(__name__).critical("Uncaught %s.", kind.__name__, exc_info=(kind, found, traceback))
 
 
 def log_format_in_use() -> LogFormat:

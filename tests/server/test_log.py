@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,42 @@ def test_the_engine_process_logs_in_the_same_form(tmp_path: Path) -> None:
     last = json_lines(server)[-1]
     assert last["level"] == "ERROR"
     assert "nowhere" in last["message"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "config"),
+    [
+        (["--log-format", "json", "--no-such-flag"], {}, None),
+        (["--log-format=json", "--port", "none"], {}, None),
+        (["--no-such-flag"], {"OCTAVO_LOG_FORMAT": "json"}, None),
+        (["--log-format", "json", "--limit-n", "0"], {"OCTAVO_PROT": "1"}, None),
+        (["--port", "none"], {}, "log-format: json"),
+        (["--log-format", "json", "--admin-key", "a", "--tenant-key", "t=a"], {}, None),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_a_line_of_json(
+    tmp_path: Path, flags: list[str], variables: dict[str, str], config: str | None
+) -> None:
+    if config is not None:
+        (tmp_path / "c.yaml").write_text(config)
+        flags = [*flags, "--config", str(tmp_path / "c.yaml")]
+    command = [sys.executable, "-m", "octavo", "serve", str(tmp_path), *flags]
+    ended = subprocess.run(command, capture_output=True, env=os.environ | variables, text=True, timeout=60, check=False)
+    assert ended.returncode in (1, 2)
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [line["level"] for line in lines] == (["WARNING"] if "OCTAVO_PROT" in variables else []) + ["ERROR"]
+
+
+def test_an_error_that_nobody_catches_is_a_line_of_json() -> None:
+    code = (
+        "import logging, threading; from octavo.engine.log_format import set_up_logging; "
+        "set_up_logging(logging.INFO, 'json'); thread = threading.Thread(target=lambda: 1 / 0); "
+        "thread.start(); thread.join(); 1 / 0"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [line["level"] for line in lines] == ["CRITICAL", "CRITICAL"]
+    assert all("ZeroDivisionError" in line["stack"] for line in lines)
 
 
 def times(name: str, index: int) -> RequestTimes:
