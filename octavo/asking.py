@@ -1,6 +1,5 @@
 """Requests and their results as ``LLM`` and ``AsyncLLM`` make them."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
@@ -11,6 +10,7 @@ from octavo.core.pin_types import PinInfo, PinWish
 from octavo.core.retention import Retention
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.messages import EngineRequest
+from octavo.engine.steady_clock import steady_time
 from octavo.loading.interface import Tokenizer
 from octavo.outputs import (
     BeamSearchOutput,
@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 
 
 class Term(NamedTuple):
-    """When a call came (``time.time()``), and when it has to be answered, if ever."""
+    """When a call came (``steady_time()``), and when it has to be answered, if ever."""
 
     arrival: float
     end_by: float | None
@@ -42,7 +42,7 @@ class Term(NamedTuple):
         given: Any = timeout
         if given is not None and not (isinstance(given, int | float) and given > 0):
             raise InvalidRequestError(f"timeout must be more than 0 seconds, got {given!r:.80}", "timeout")
-        now = time.time()
+        now = steady_time()
         return cls(now, None if given is None else now + given)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import random
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from octavo.core.step import Runner
 from octavo.core.timing import Timed, untimed
 from octavo.core_configs import cache_sizes, scheduler_config
 from octavo.engine.engine import Engine, EngineParts
+from octavo.engine.steady_clock import steady_time
 from octavo.engine_args import EngineArgs
 from octavo.kernels.interface import Ops, allocate_kv
 from octavo.kernels.numa import NODES, nodes_of
@@ -120,7 +120,7 @@ def build_engine(args: EngineArgs, tokenizer: Tokenizer | None = None, timed: Ti
             pieces=tokenizer,
             eos_token_ids=eos_token_ids,
             vocab_size=config.vocab_size,
-            clock=time.time,
+            clock=steady_time,
             draw_seed=_seed_source(args.seed),
             block_bytes=_block_bytes(args, config, groups),
             timed=timed,

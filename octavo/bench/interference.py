@@ -23,6 +23,7 @@ from octavo.cli.table import json_option
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.interface import EngineLoop
 from octavo.engine.messages import EngineRequest
+from octavo.engine.steady_clock import steady_time
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -70,7 +71,7 @@ class Scene:
         source = random.Random(f"{self.seed} {request_id}")
         prompt = [source.randrange(self.vocab_size) for _ in range(length)]
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-        return EngineRequest(request_id, prompt, params, arrival_time=time.time())
+        return EngineRequest(request_id, prompt, params, arrival_time=steady_time())
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.timing import untimed
 from octavo.engine.interface import EngineLoop
 from octavo.engine.messages import EngineRequest
+from octavo.engine.steady_clock import steady_time
 
 if TYPE_CHECKING:
     from octavo.engine_args import EngineArgs
@@ -58,7 +59,7 @@ class Batch:
         )
         for number in range(self.batch_size):
             prompt = [source.randrange(vocab_size) for _ in range(self.input_len)]
-            yield EngineRequest(str(number), prompt, params, arrival_time=time.time())
+            yield EngineRequest(str(number), prompt, params, arrival_time=steady_time())
 
 
 GRID = (Batch(1, 32, 128), Batch(8, 32, 128), Batch(32, 32, 128), Batch(1, 512, 1))

@@ -19,6 +19,7 @@ from octavo.engine.interface import EngineLimits
 from octavo.engine.log_format import log_format_in_use
 from octavo.engine.process import EngineFactory, EngineProcessArgs, run_engine_process
 from octavo.engine.spawn import EXIT_UNGUARDED, SpawnedProcess
+from octavo.engine.steady_clock import steady_time
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +79,8 @@ class EngineChild:
         self._commands.bind(commands)
         self._outputs = self._context.socket(zmq.PULL)
         self._outputs.bind(outputs)
-        level = logger.getEffectiveLevel()
-        args = EngineProcessArgs(commands, outputs, os.getpid(), level, self._log_stats, log_format_in_use())
+        log = logger.getEffectiveLevel(), self._log_stats, log_format_in_use()
+        args = EngineProcessArgs(commands, outputs, os.getpid(), steady_time.epoch, *log)
         spawned = self._spawned or SpawnedProcess()
         self._process = spawned.process
         spawned.begin(run_engine_process, factory, args)

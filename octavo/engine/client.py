@@ -25,7 +25,7 @@ from octavo.engine.looks import BlockLook, ChoiceLook, Look, View
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, PinList, TraceList
 from octavo.engine.process import EngineFactory
 from octavo.engine.spawn import SpawnedProcess
-from octavo.engine.streams import RequestStream
+from octavo.engine.streams import RequestStream, WakeTurns
 from octavo.engine.traces import RequestTrace
 
 OutputsListener = Callable[[EngineOutputs, list[int]], None]
@@ -62,6 +62,7 @@ class AsyncEngineClient:
         self._on_outputs = on_outputs
         self._recorder = recorder
         self._streams: dict[str, RequestStream] = {}
+        self._turns = WakeTurns()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._stats = EngineStats()
@@ -103,7 +104,7 @@ class AsyncEngineClient:
     ) -> Generator[RequestStream, None, None]:
         """The same, for who takes them by himself: what is still computed at the end of the ``with`` is aborted."""
         self._require_alive()
-        stream = RequestStream(request, on_start)
+        stream = RequestStream(request, self._turns, on_start)
         self._streams[request.request_id] = stream
         self.idle.clear()
         try:

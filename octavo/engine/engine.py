@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine is made of. ``clock``: seconds since the epoch (``time.time``); ``draw_seed``: see Intake;
+    """What an engine is made of. ``clock``: ``steady_time``; ``draw_seed``: see Intake;
     ``block_bytes``: of keys and values, for the statistics; ``timed``: told of the parts "plan" and "detokenize";
     ``grammars``: for requests with constraints, which are refused without."""
 

@@ -47,7 +47,7 @@ class EngineWatch(Protocol):
 
 
 class EngineLoop(Protocol):
-    """The loop itself; one thread calls it. ``time.time`` and the random source are passed in when it is made."""
+    """The loop itself; one thread calls it. ``steady_time`` and the random source are passed in when it is made."""
 
     limits: EngineLimits
 

@@ -24,7 +24,7 @@ TIMEOUTS: tuple[Timeout, ...] = get_args(Timeout)
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A tokenized request. ``clamp_max_tokens``: shorten ``params.max_tokens`` to the room left instead of refusing
-    (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``time.time()``.
+    (true where the number is a default and not the client's; spec D2). ``arrival_time``: ``steady_time()``.
     ``cache_salt``: share cached tokens with requests of the same salt only, but for the first ``num_open_tokens`` of
     the prompt, which are shared with all. ``beam_search``: search instead of drawing; its choices are the finished
     sequences, best first, and come whole. Of ``params`` only ``skip_special_tokens`` and ``shown_token_ids``
@@ -90,7 +90,7 @@ class OutputDelta(msgspec.Struct, omit_defaults=True):
 
 @dataclass(slots=True)
 class RequestTimes:
-    """When things happened to a finished choice, ``time.time()``; for the histograms and ``RequestOutput.metrics``.
+    """When things happened to a finished choice, ``steady_time()``; for the histograms and ``RequestOutput.metrics``.
     ``scheduled``, ``first_token``: None where it did not get there; a beam search never tells a first token."""
 
     request_id: str

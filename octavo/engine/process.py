@@ -47,6 +47,7 @@ from octavo.engine.messages import EngineOutputs, OutputDelta, PinList, TraceLis
 from octavo.engine.snapshot import SnapshotPace
 from octavo.engine.spawn import EXIT_ORPHANED
 from octavo.engine.stats_log import StatsLog
+from octavo.engine.steady_clock import steady_time
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +64,12 @@ EngineFactory = Callable[[], EngineLoop]
 
 @dataclass(frozen=True, slots=True)
 class EngineProcessArgs:
-    """What the child needs besides the factory: endpoints, who started it, how it logs."""
+    """What the child needs besides the factory: endpoints, who started it, its clock (``SteadyClock``), how it logs."""
 
     command_endpoint: str
     output_endpoint: str
     parent_pid: int
+    clock_epoch: float
     log_level: int = logging.INFO
     log_stats: bool = True
     log_format: LogFormat = "text"
@@ -79,6 +81,7 @@ def run_engine_process(factory: EngineFactory, args: EngineProcessArgs) -> NoRet
     Does not return: the process ends here, after a fault with a code that is not 0.
     """
     set_up_logging(args.log_level, args.log_format)
+    steady_time.epoch = args.clock_epoch
     context = zmq.Context()
     commands = context.socket(zmq.PULL)
     outputs = context.socket(zmq.PUSH)

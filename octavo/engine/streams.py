@@ -1,24 +1,52 @@
 """What an open request waits for: its deltas, as they come from the engine process, or the end of its time."""
 
 import asyncio
-import time
+from collections import deque
 from collections.abc import Callable, Collection
 
 from octavo.core.errors import RefusedByEngineError
 from octavo.engine.coalesce import merge_delta
 from octavo.engine.deadlines import next_bound, timeout_message
 from octavo.engine.messages import EngineRequest, OutputDelta
+from octavo.engine.steady_clock import steady_time
 
 LONGEST_TIMER_SECONDS = 3600.0
 """A bound may be further away than a timer can be set."""
 
 
+READERS_A_TURN = 16
+
+
+class WakeTurns:
+    """Wakes readers, so many a turn of the loop. A step has news for all that run; what comes meanwhile, new requests
+    and first tokens above all, waits for a few of them so, and not for all."""
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def wake(self, waiter: "asyncio.Future[None]") -> None:
+        self._waiters.append(waiter)
+        if len(self._waiters) == 1:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for _ in range(min(READERS_A_TURN, len(self._waiters))):
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._waiters:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+
 class RequestStream:
     """Deltas of one request waiting to be read: at most one a choice, merged while the reader is busy. ``started``:
-    the engine computes it, or has done so; ``on_start`` is called when it begins. Belongs to the running event loop."""
+    the engine computes it, or has done so; ``on_start`` is called when it begins. Its first news wakes its reader at
+    once, later ones as ``turns`` have it. Belongs to the running event loop."""
 
-    def __init__(self, request: EngineRequest, on_start: Callable[[], None] | None = None) -> None:
+    def __init__(self, request: EngineRequest, turns: WakeTurns, on_start: Callable[[], None] | None = None) -> None:
         self.started = False
+        self._turns = turns
+        self._has_begun = False
         self._request = request
         self._on_start = on_start
         self._unfinished = request.num_choices
@@ -51,7 +79,7 @@ class RequestStream:
         bound = next_bound(self._request, is_started=self.started)
         if bound is None or self.ended:
             return
-        now = time.time()
+        now = steady_time()
         if now < bound.time:
             seconds = min(bound.time - now, LONGEST_TIMER_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(seconds, self._watch_time)
@@ -76,7 +104,11 @@ class RequestStream:
             self._pending[delta.index] = delta
         else:
             merge_delta(pending, delta)
-        self._wake()
+        if not self._has_begun:
+            self._has_begun = True
+            self._wake()
+        elif self._waiter is not None and not self._waiter.done():
+            self._turns.wake(self._waiter)
 
     def fail(self, error: Exception) -> None:
         self._error = error

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from octavo.engine.messages import EngineOutputs, EngineStats
+from octavo.engine.messages import TIMEOUTS, EngineOutputs, EngineStats, Timeout
+from octavo.engine.steady_clock import steady_time
 from octavo.metrics.histograms import EventHistograms
 from octavo.metrics.lengths import RecentLengths
 from octavo.metrics.snapshot_series import SnapshotSeries
@@ -30,15 +31,16 @@ MAX_REASONS = 64
 class EngineMetrics:
     """All series of one engine, in a registry of their own.
 
-    ``model_name`` is the label of every series, as dashboards expect. ``clock``: ``time.time()``.
+    ``model_name`` is the label of every series, as dashboards expect. ``clock``: ``steady_time()``.
     """
 
-    def __init__(self, model_name: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, model_name: str, clock: Callable[[], float] = steady_time) -> None:
         self._registry = CollectorRegistry()
         self._clock = clock
         self._stats = EngineStats()
         self._finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self._refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
+        self._timed_out: Counter[Timeout] = Counter(dict.fromkeys(TIMEOUTS, 0))
         self.num_engine_restarts = 0
         self._queue_figures: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._lengths = {"prompt": RecentLengths(time.monotonic), "output": RecentLengths(time.monotonic)}
@@ -70,6 +72,15 @@ class EngineMetrics:
     def count_lost(self, num_choices: int) -> None:
         """The engine has ended before these; it tells nothing of them any more."""
         self._finished["error"] += num_choices
+
+    def count_timed_out(self, bound: Timeout) -> None:
+        """One whose time was over before it reached the engine, which counts the others."""
+        self._timed_out[bound] += 1
+
+    @property
+    def timed_out(self) -> Counter[str]:
+        """Requests ended by their time, by which."""
+        return Counter({bound: count + self._stats.timed_out.get(bound, 0) for bound, count in self._timed_out.items()})
 
     def count_engine_restart(self) -> None:
         """Another engine process takes the place of one that has ended: until it reports, nothing runs and there is no
@@ -120,6 +131,7 @@ class EngineMetrics:
         yield series.gauge("octavo:queued_tokens", "Their prompt tokens.", num_tokens)
         yield series.counter("octavo:engine_restarts", "Engines started anew.", self.num_engine_restarts)
         yield series.counters("vllm:request_success", "Ended choices.", "finished_reason", self._finished)
+        yield series.counters("octavo:requests_timed_out", "Requests ended by their time.", "bound", self.timed_out)
         yield series.counters("octavo:requests_rejected", "Refused requests.", "reason", self.rejected)
 
 

@@ -7,7 +7,7 @@ from math import nan
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from octavo.core.pin_types import PIN_REFUSALS
-from octavo.engine.messages import TIMEOUTS, EngineStats
+from octavo.engine.messages import EngineStats
 
 
 class SnapshotSeries:
@@ -17,7 +17,7 @@ class SnapshotSeries:
         self._model_name = model_name
 
     def collect(self, stats: EngineStats, now: float) -> Iterator[Metric]:
-        """``now``: ``time.time()``."""
+        """``now``: ``steady_time()``."""
         yield self.gauge("vllm:num_requests_running", "Choices in the running batch.", stats.num_running)
         yield self.gauge("vllm:num_requests_waiting", "Choices waiting to run.", stats.num_waiting)
         yield self.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_cache_usage)
@@ -37,8 +37,6 @@ class SnapshotSeries:
         age = 0.0 if stats.head_since is None else max(0.0, now - stats.head_since)
         yield self.gauge("octavo:queue_head_age_seconds", "How long the first in line has waited.", age)
         yield self.counter("octavo:steps", "Steps of the engine.", stats.num_steps)
-        timed_out = Counter[str]({bound: stats.timed_out.get(bound, 0) for bound in TIMEOUTS})
-        yield self.counters("octavo:requests_timed_out", "Requests ended by their time.", "bound", timed_out)
 
     def gauge(self, name: str, documentation: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, documentation, labels=["model_name"])

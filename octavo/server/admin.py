@@ -1,6 +1,5 @@
 """Routes for who runs the server, behind the admin key (spec D20): pins."""
 
-import time
 import uuid
 from typing import Any
 
@@ -11,6 +10,7 @@ from starlette.responses import Response
 from octavo.core.errors import InvalidRequestError
 from octavo.core.pin_types import PinInfo, PinWish
 from octavo.core.sampling_params import SamplingParams
+from octavo.engine.steady_clock import steady_time
 from octavo.server.answers import json_response, unless_gone
 from octavo.server.body import read_request_body
 from octavo.server.context import check_model, server_state
@@ -57,7 +57,7 @@ async def create_pin(request: Request) -> Response:
             SamplingParams(temperature=0.0, max_tokens=1),
             clamp_max_tokens=False,
             place=place,
-            timing=Timing(time.time()),
+            timing=Timing(steady_time()),
             cache_salt=fields.cache_salt,
             num_open_tokens=fields.cache_open_tokens or 0,
             pins=[(PinWish(len(prompt.token_ids), fields.ttl, fields.priority),)],
@@ -115,7 +115,7 @@ async def delete_pin(request: Request) -> Response:
 
 def _shown(pin: PinInfo) -> dict[str, Any]:
     """Times are Unix seconds; what is left of the time is there as well, for clocks that differ."""
-    left = None if pin.expires_at is None else max(0.0, round(pin.expires_at - time.time(), 3))
+    left = None if pin.expires_at is None else max(0.0, round(pin.expires_at - steady_time(), 3))
     return {
         "id": pin.pin_id,
         "object": "pin",

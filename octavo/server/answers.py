@@ -90,33 +90,38 @@ async def answered(
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of ``work``, which is cancelled when the client closes the connection, queued or running.
 
-    It runs in the task of who waits for it, so what is sent on the way passes no other. The request's body must have
-    been read.
+    The task of the request watches the client. The work has one of its own, so that a token wakes what makes and writes
+    its event, and none of what is wrapped around the application. The request's body must have been read.
 
     Raises:
         ClientGoneError: it did.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    is_over = has_left = False
+    watcher, task = asyncio.current_task(), asyncio.create_task(work)
+    assert watcher is not None
+    is_watching, has_ended = True, False
 
-    def leave(watcher: asyncio.Task[None]) -> None:
-        nonlocal has_left
-        if not (is_over or watcher.cancelled()):
-            has_left = True
-            task.cancel()
+    def end(_: object) -> None:
+        nonlocal has_ended
+        if is_watching:
+            has_ended = True
+            watcher.cancel()
 
-    watcher = asyncio.create_task(_gone(receive))
-    watcher.add_done_callback(leave)
+    task.add_done_callback(end)
     try:
-        return await work
+        await _gone(receive)
+        is_over = task.done()
     except asyncio.CancelledError:
-        if has_left and not task.uncancel():  # nobody else has cancelled it too
-            raise ClientGoneError from None
-        raise
-    finally:
+        if not has_ended or watcher.uncancel():  # somebody else has cancelled it
+            raise
         is_over = True
-        watcher.cancel()
+    finally:
+        is_watching = False
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    if is_over:
+        return task.result()
+    raise ClientGoneError
 
 
 async def _gone(receive: Receive) -> None:

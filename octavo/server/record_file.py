@@ -10,6 +10,7 @@ from pathlib import Path
 
 from octavo import __version__
 from octavo.core.errors import ConfigurationError
+from octavo.engine.steady_clock import steady_time
 from octavo.sim.traces.request_log import MARK, header
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class LogFile:
     """
 
     def __init__(self, path: Path, rotation: Rotation) -> None:
-        self.start = time.time()
+        self.start = steady_time()
         self._path = path
         self._rotation = rotation
         self._block_size: int | None = None

@@ -57,7 +57,7 @@ class ServerState:
     keyring: Keyring = field(init=False)
     pool_watch: PoolWatch = field(init=False)
     sessions: Sessions = field(init=False)
-    constraints: Constraints = field(default_factory=Constraints)
+    constraints: Constraints = field(init=False)
     request_log: RequestLog = field(default_factory=RequestLog)
     ledger: Ledger = field(default_factory=Ledger)
     tracing: Tracing | None = None
@@ -69,6 +69,7 @@ class ServerState:
         self.queue = Queue(bounds, self.metrics.count_refused, time.monotonic)
         self.keyring = Keyring(self.settings)
         self.pool_watch = PoolWatch(self.engine.look, time.monotonic)
+        self.constraints = Constraints(self.metrics)
         self.sessions = Sessions(time.monotonic)
         self.metrics.watch_queue(lambda: (self.queue.num_requests, self.queue.num_tokens))
 

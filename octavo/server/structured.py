@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import ANY_OBJECT, Constraint, StructuredLimits, as_constraint, constraint_of, json_schema
+from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.errors import ApiError
 from octavo.server.queueing.fair_turns import FairTurns
 from octavo.server.queueing.timing import Timing
@@ -79,7 +80,9 @@ def _of_response_format(form: ResponseFormat) -> Constraint:
 class Constraints:
     """Tries constraints before their requests are let in, on threads of its own, each in a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: EngineMetrics) -> None:
+        """``metrics``: count those that end here."""
+        self._metrics = metrics
         self._checker = ConstraintChecker()
         self._threads = ThreadPoolExecutor(NUM_THREADS, "octavo-constraints")
         self._turns = FairTurns(NUM_THREADS, MAX_WAITING)
@@ -93,6 +96,7 @@ class Constraints:
         if constraint is None or self._checker.knows(constraint):
             return
         if self._turns.is_full(tenant):
+            self._metrics.count_refused("queue_full")
             message = "Too many new schemas and grammars have come at once."
             raise ApiError(429, message, code="queue_full", param=param, retry_after=1)
         try:
@@ -100,6 +104,7 @@ class Constraints:
                 await self._turns.take(tenant)
                 await asyncio.wrap_future(self._begin(constraint, param))
         except TimeoutError:
+            self._metrics.count_timed_out(timing.first_over)
             raise timing.error() from None
 
     def _begin(self, constraint: Constraint, param: str) -> Future[None]:

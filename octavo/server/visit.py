@@ -1,12 +1,12 @@
 """One HTTP request from when it has come to when its answer has been sent, and what came of it."""
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
 from octavo.engine.messages import RequestTimes
+from octavo.engine.steady_clock import steady_time
 from octavo.server.watching.request_log import Refusal
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Visit:
     traceparent: str = ""
     tracestate: str = ""
     status: int = 0
-    arrival: float = field(default_factory=time.time)
+    arrival: float = field(default_factory=steady_time)
     refusal: Refusal | None = None
     generation: "Generation | None" = None
     reached_engine: bool = False

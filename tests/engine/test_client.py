@@ -12,6 +12,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.engine.client import AsyncEngineClient
 from octavo.engine.codec import Command, News
 from octavo.engine.messages import EngineOutputs, EngineRequest, OutputDelta
+from octavo.engine.streams import READERS_A_TURN
 
 
 class Child:
@@ -137,3 +138,30 @@ async def test_no_timer_is_left_of_what_ends_in_time() -> None:
     assert stream._timer is not None
     assert stream._timer.cancelled()
     assert bench.child.commands == ["Add"]
+
+
+async def test_a_first_token_waits_for_few_of_the_others() -> None:
+    """A step's news for 100 others came just before it."""
+    bench = Bench()
+    told: list[str] = []
+
+    async def read(name: str) -> None:
+        request = EngineRequest(name, [1, 2], SamplingParams(max_tokens=1000), 0.0)
+        async for delta in bench.client.generate(request):
+            told.append(f"{name}: {delta.text}")
+
+    names = [str(number) for number in range(100)]
+    tasks = [asyncio.create_task(read(name)) for name in [*names, "new"]]
+    await asyncio.sleep(0)
+    bench.say(*(OutputDelta(name, 0, "a") for name in names))
+    await asyncio.sleep(0)
+    assert len(told) == 100, "first tokens all come at once"
+    bench.say(*(OutputDelta(name, 0, "b") for name in names))
+    bench.say(OutputDelta("new", 0, "first"))
+    for _ in range(2 * 100 // READERS_A_TURN):
+        await asyncio.sleep(0)
+    assert len(told) == 201
+    assert told.index("new: first") - 100 <= READERS_A_TURN
+    assert [each for each in told[100:] if each != "new: first"] == [f"{name}: b" for name in names]
+    bench.say(*(OutputDelta(name, 0, finish_reason="stop") for name in [*names, "new"]))
+    await asyncio.gather(*tasks)

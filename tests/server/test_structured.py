@@ -13,6 +13,7 @@ import pytest
 
 from octavo.core.errors import InvalidRequestError
 from octavo.core.structured import Constraint
+from octavo.metrics.prometheus import EngineMetrics
 from octavo.server.errors import ApiError
 from octavo.server.queueing.fair_turns import FairTurns
 from octavo.server.queueing.timing import Timing
@@ -195,7 +196,8 @@ async def test_a_request_waits_for_the_trial_no_longer_than_it_may(
 ) -> None:
     is_over = threading.Event()
     monkeypatch.setattr(ConstraintChecker, "check", lambda *_: is_over.wait(30))
-    constraints = Constraints()
+    metrics = EngineMetrics("m")
+    constraints = Constraints(metrics)
     try:
         with pytest.raises(ApiError) as caught:
             await constraints.check(
@@ -205,6 +207,8 @@ async def test_a_request_waits_for_the_trial_no_longer_than_it_may(
         is_over.set()
         constraints.close()
     assert (caught.value.status, caught.value.code) == (status, code)
+    bound = "queue" if status == 429 else "deadline"
+    assert metrics.timed_out == {"queue": 0, "deadline": 0} | {bound: 1}
 
 
 async def test_tenants_have_turns_however_many_wait_of_one() -> None:
@@ -260,7 +264,7 @@ async def test_a_turn_lasts_as_long_as_its_thread_is_busy(monkeypatch: pytest.Mo
         may_end[constraint.text].wait(PATIENCE)
 
     monkeypatch.setattr(ConstraintChecker, "check", check)
-    constraints = Constraints()
+    constraints = Constraints(EngineMetrics("m"))
 
     def all_asked(number: int) -> bool:
         return len(asked) == number

@@ -130,7 +130,7 @@ class Counts:
             self.num_encodings += 1
 
 
-@pytest.mark.parametrize(("make", "most_calls"), [(completion, 18), (chat, 20)], ids=["completions", "chat"])
+@pytest.mark.parametrize(("make", "most_calls"), [(completion, 19), (chat, 21)], ids=["completions", "chat"])
 async def test_calls_a_token(make: Any, most_calls: int) -> None:
     served = Served(make)
     task = await served.start()

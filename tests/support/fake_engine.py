@@ -17,6 +17,7 @@ from octavo.engine.deadlines import Deadlines, timeout_message
 from octavo.engine.interface import EngineLimits, StartListener, nobody
 from octavo.engine.looks import BlockLook, ChoiceLook, Look, RequestLook, StepLook
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
+from octavo.engine.steady_clock import steady_time
 from octavo.engine.traces import RequestTrace
 from tests.support.byte_tokenizer import EOS
 
@@ -107,8 +108,8 @@ class FakeWatch:
     def look(self) -> Look:
         blocks = bytes([2] * len(self._running)).ljust(self._stats.num_blocks, b"\0")
         requests = [_look(choice) for choice in self._running]
-        steps = [StepLook(self._stats.num_steps, time.time(), 0.01, 0, len(requests), len(requests))]
-        return Look(time.time(), self._stats.num_steps, len(requests), 0, 64, 4, 16, blocks, requests, steps, [])
+        steps = [StepLook(self._stats.num_steps, steady_time(), 0.01, 0, len(requests), len(requests))]
+        return Look(steady_time(), self._stats.num_steps, len(requests), 0, 64, 4, 16, blocks, requests, steps, [])
 
     def block(self, block_id: int, with_tokens: bool) -> BlockLook | None:
         if block_id >= self._stats.num_blocks:
@@ -173,7 +174,7 @@ class FakeEngine:
                 self._end(choice, OutputDelta(request_id, choice.index), "abort")
 
     def _end_overdue(self) -> None:
-        now = time.time()
+        now = steady_time()
         for request, kind in self._deadlines.take_overdue(now):
             waits = request in [choice.request for choice in self._waiting]
             if not waits and kind == "queue":
@@ -210,7 +211,7 @@ class FakeEngine:
         started: list[str] = []
         while self._waiting and len(self._running) < self._options.max_num_seqs:
             choice = self._waiting.pop(0)
-            choice.scheduled = time.time()
+            choice.scheduled = steady_time()
             self._running.append(choice)
             started.append(choice.request.request_id)
         if started:
@@ -292,7 +293,7 @@ class FakeEngine:
             delta.prompt_logprobs = [None, *(fake_logprobs(token, i, k) for i, token in enumerate(ids[1:]))]
 
     def _count_token(self, choice: _Choice, token: int) -> None:
-        now = time.time()
+        now = steady_time()
         if choice.first_token is None:
             choice.first_token = now
             self._outputs.first_token_seconds.append(now - choice.request.arrival_time)
@@ -317,7 +318,7 @@ class FakeEngine:
                 choice.request.arrival_time,
                 choice.scheduled,
                 choice.first_token,
-                time.time(),
+                steady_time(),
                 len(choice.request.prompt_token_ids),
                 len(choice.tokens),
                 reason,

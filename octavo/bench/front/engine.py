@@ -11,6 +11,7 @@ from octavo.core.pin_types import PinInfo
 from octavo.core.step import TokenLogprobs
 from octavo.engine.interface import EngineLimits, EngineWatch, StartListener, nobody
 from octavo.engine.messages import EngineOutputs, EngineRequest, EngineStats, OutputDelta, RequestTimes
+from octavo.engine.steady_clock import steady_time
 from octavo.engine.traces import RequestTrace
 
 MAX_TOKENS = 16384
@@ -68,7 +69,7 @@ class FrontEngine:
     def add_request(self, request: EngineRequest) -> None:
         max_tokens = request.params.max_tokens
         assert max_tokens is not None, "the load says how many it wants"
-        self._new.append(_Stream(request, max_tokens, time.time()))
+        self._new.append(_Stream(request, max_tokens, steady_time()))
 
     def abort(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
@@ -117,7 +118,7 @@ class FrontEngine:
         if number:
             outputs.token_intervals.append(self._options.step_seconds)
         else:
-            outputs.first_token_seconds.append(time.time() - request.arrival_time)
+            outputs.first_token_seconds.append(steady_time() - request.arrival_time)
             outputs.cached_shares.append(0.0)
         if stream.num_tokens == stream.max_tokens:
             delta.finish_reason = "length"
@@ -170,7 +171,7 @@ def _logprobs(k: int) -> TokenLogprobs:
 
 
 def _times(stream: _Stream) -> RequestTimes:
-    now, request = time.time(), stream.request
+    now, request = steady_time(), stream.request
     prompt = len(request.prompt_token_ids)
     return RequestTimes(
         request.request_id, 0, request.arrival_time, stream.arrival, now, now, prompt, stream.num_tokens, "length"

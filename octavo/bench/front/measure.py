@@ -21,6 +21,7 @@ from octavo.core.errors import ConfigurationError
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.client import AsyncEngineClient
 from octavo.engine.messages import EngineRequest
+from octavo.engine.steady_clock import steady_time
 
 STEPS_IN_FLIGHT = 1
 """How far the engine is ahead of what the client has got. With more the server joins tokens that it finds waiting,
@@ -236,7 +237,7 @@ async def _time_first_deltas(cores: Cores, background: Background, repeats: int)
 
 async def _read(client: AsyncEngineClient, request_id: str, max_tokens: int) -> float:
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
-    request = EngineRequest(request_id, [1] * len(PROMPT), params, time.time())
+    request = EngineRequest(request_id, [1] * len(PROMPT), params, steady_time())
     start, first = time.perf_counter(), 0.0
     async with aclosing(client.generate(request)) as deltas:
         async for _ in deltas:

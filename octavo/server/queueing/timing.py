@@ -3,12 +3,13 @@
 ``X-SLO-TTFT-Ms`` is what inference gateways send (Kubernetes' Gateway API inference extension, llm-d).
 """
 
-import time
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
 from octavo.core.errors import InvalidRequestError
+from octavo.engine.messages import Timeout
+from octavo.engine.steady_clock import steady_time
 from octavo.server.errors import ApiError, timed_out
 from octavo.server.plain_numbers import number_in_header
 from octavo.server.sampling import SamplingFields
@@ -21,7 +22,7 @@ MOST_MS = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``arrival``: ``time.time()``. From then on a request may wait ``patience`` seconds for its start, and take
+    """``arrival``: ``steady_time()``. From then on a request may wait ``patience`` seconds for its start, and take
     ``seconds`` in all; None: for ever."""
 
     arrival: float
@@ -40,12 +41,18 @@ class Timing:
     def seconds_left(self) -> float | None:
         """Until the first of its times is over, for a request that has not begun."""
         end = min((each for each in (self.start_by, self.end_by) if each is not None), default=None)
-        return None if end is None else max(0.0, end - time.time())
+        return None if end is None else max(0.0, end - steady_time())
+
+    @property
+    def first_over(self) -> Timeout:
+        """Which of its times is over first, for a request that has not begun and has one."""
+        is_wait = self.seconds is None or (self.patience is not None and self.patience <= self.seconds)
+        return "queue" if is_wait else "deadline"
 
     def error(self) -> ApiError:
         """For a request of which a time is over before it has come to the engine."""
-        waited = f"{time.time() - self.arrival:.1f} s"
-        if self.seconds is None or (self.patience is not None and self.patience <= self.seconds):
+        waited = f"{steady_time() - self.arrival:.1f} s"
+        if self.first_over == "queue":
             message = f"it has waited {waited} without being started and may wait {self.patience:g} s"
             return timed_out("queue", message, retry_after=1)
         return timed_out(
@@ -62,7 +69,7 @@ def timing_of(request: Request, fields: SamplingFields, settings: ServerSettings
     patience = [_header(request, TTFT_HEADER), _milliseconds(fields.slo_ttft_ms, "slo_ttft_ms")]
     seconds = [_header(request, TIMEOUT_HEADER), _milliseconds(fields.request_timeout_ms, "request_timeout_ms")]
     return Timing(
-        time.time(),
+        steady_time(),
         _strictest(*patience, settings.max_queue_seconds),
         _strictest(*seconds, settings.max_request_seconds),
     )

@@ -1,10 +1,10 @@
 """What spans are made of: a request that is over, without its tokens."""
 
-import time
 from dataclasses import dataclass
 
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.messages import RequestTimes
+from octavo.engine.steady_clock import steady_time
 from octavo.server.ledger import Entry
 from octavo.server.visit import Visit
 
@@ -13,7 +13,7 @@ from octavo.server.visit import Visit
 class EndedRequest:
     """``engine_id``: None where it was refused before the engine; ``request_id``: its X-Request-Id. ``times``: of its
     choices, none where it was refused; ``error``: the code of what it ended with then; ``status``: of the answer,
-    where that is known. ``traceparent``, ``tracestate``: as its client sent them. Times are ``time.time()``."""
+    where that is known. ``traceparent``, ``tracestate``: as its client sent them. Times are ``steady_time()``."""
 
     engine_id: str | None
     request_id: str
@@ -35,7 +35,7 @@ def ended_request(entry: Entry) -> EndedRequest:
         request.request_id,
         visit.request_id,
         request.arrival_time,
-        max((times.finished for times in entry.ended), default=time.time()),
+        max((times.finished for times in entry.ended), default=steady_time()),
         visit.traceparent,
         visit.tracestate,
         entry.error,
@@ -53,7 +53,7 @@ def refused_request(visit: Visit) -> EndedRequest:
         None,
         visit.request_id,
         visit.arrival,
-        time.time(),
+        steady_time(),
         visit.traceparent,
         visit.tracestate,
         visit.refusal.code,

@@ -34,7 +34,7 @@ class SpanEvent:
 
 @dataclass(slots=True)
 class Span:
-    """Times are ``time.time()``."""
+    """Times are ``steady_time()``."""
 
     name: str
     start: float
