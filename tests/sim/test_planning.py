@@ -6,7 +6,7 @@ import pytest
 
 from octavo.core.errors import ConfigurationError
 from octavo.sim.costs import BlockCosts, LinearCosts
-from octavo.sim.planning.block_size import advised, block_choices
+from octavo.sim.planning.block_size import BLOCK_SIZES, advised, block_choices
 from octavo.sim.planning.lengths import draw_requests, quantile
 from octavo.sim.planning.plan import PREEMPTED_SHARE, Model, Plan, Wishes, make_plan
 from octavo.sim.traces.request import TracedRequest
@@ -96,11 +96,22 @@ def test_what_no_number_of_devices_holds_says_how_many_there_may_be() -> None:
 def test_blocks_of_a_size_that_holds_no_sequence_are_not_advised() -> None:
     """136 tokens are 17 blocks of 8; a device that holds just these has no room for five of 32, which would be advised
     here."""
-    quick = LinearCosts(base=1e-4, per_decode=1e-6, per_chunk_token=0.0)
+    measured = BlockCosts(context_factors=[(size, 1.0) for size in BLOCK_SIZES])
+    quick = LinearCosts(base=1e-4, per_decode=1e-6, per_chunk_token=0.0, blocks=measured)
     requests, wishes = [TracedRequest(0.0, 100, 36)] * 10, replace(WISHES, block_size=None)
     assert make_plan(MODEL, wishes, requests, quick).block.block_size == 32
     plan = make_plan(MODEL, replace(wishes, memory_bytes=600_000 + 136 * 100), requests, quick)
     assert (plan.block.block_size, plan.num_blocks) == (8, 17)
+
+
+def test_blocks_that_a_kernel_has_to_gather_are_advised_only_where_they_were_measured() -> None:
+    """Short requests and slow steps: blocks of 8 would leave the fewest slots empty."""
+    slow = LinearCosts(base=1.0, per_decode=1e-3, per_chunk_token=0.0)
+    measured = replace(slow, blocks=BlockCosts(context_factors=[(8, 1.0), (16, 1.0)]))
+    wishes = replace(WISHES, block_size=None)
+    assert make_plan(MODEL, wishes, REQUESTS, slow).block.block_size == 16
+    assert make_plan(MODEL, wishes, REQUESTS, measured).block.block_size == 8
+    assert make_plan(MODEL, replace(WISHES, block_size=8), REQUESTS, slow).block.block_size == 8
 
 
 def test_swap_space_counts_the_blocks_that_a_window_leaves() -> None:

@@ -9,6 +9,10 @@ from octavo.sim.traces.request import TracedRequest
 
 BLOCK_SIZES = (8, 16, 32, 64, 128)
 
+TILE_TOKENS = 16
+"""Positions that the kernels read at a time: blocks that are no multiple of it are gathered first, which takes several
+times as long."""
+
 
 class BlockChoice(NamedTuple):
     """``tail_waste``: share of the held slots that no token fills; ``overhead``: share of the time of a token."""
@@ -37,6 +41,13 @@ def block_choices(
         return (costs.blocks.seconds / size + slower) / token_seconds
 
     return [BlockChoice(size, (size - 1) / 2 / (mean + (size - 1) / 2), overhead(size)) for size in sizes]
+
+
+def advisable_sizes(costs: CostModel) -> Sequence[int]:
+    """Those that may be advised, the smallest first: below ``TILE_TOKENS`` only where it was measured how much slower
+    they are read."""
+    measured = {size for size, _ in costs.blocks.context_factors}
+    return tuple(size for size in BLOCK_SIZES if size % TILE_TOKENS == 0 or size in measured)
 
 
 def advised(choices: Sequence[BlockChoice]) -> BlockChoice:

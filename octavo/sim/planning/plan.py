@@ -11,7 +11,7 @@ from octavo.core.policy import growth_reserve
 from octavo.core.scheduler_types import ADMISSION_QUANTILE, SchedulerConfig
 from octavo.sim.costs import CostModel
 from octavo.sim.figures import figures
-from octavo.sim.planning.block_size import BLOCK_SIZES, BlockChoice, advised, block_choices
+from octavo.sim.planning.block_size import BlockChoice, advisable_sizes, advised, block_choices
 from octavo.sim.planning.lengths import QUANTILES, quantile
 from octavo.sim.simulation import ServerSettings, Simulation
 from octavo.sim.traces.request import TracedRequest, asking
@@ -99,9 +99,10 @@ def make_plan(
         )
     if wishes.max_model_len is None:
         longest = max(totals)
-    degree, missing = _degree(model, wishes, longest)
+    block_sizes = advisable_sizes(costs) if wishes.block_size is None else (wishes.block_size,)
+    degree, missing = _degree(model, wishes, longest, block_sizes[0])
     kv_bytes = degree * int(wishes.memory_bytes * wishes.utilization) - model.weight_bytes
-    holding = [size for size in _block_sizes(wishes) if _sequence_bytes(model, wishes, longest, size) <= kv_bytes]
+    holding = [size for size in block_sizes if _sequence_bytes(model, wishes, longest, size) <= kv_bytes]
     block = advised(block_choices(requests, costs, min(wishes.max_num_seqs, len(requests)), holding))
     block_bytes = _block_bytes(model, block.block_size)
     sizes = _cache(model, wishes, block.block_size, kv_bytes // block_bytes)
@@ -134,11 +135,6 @@ def make_plan(
     return plan
 
 
-def _block_sizes(wishes: Wishes) -> Sequence[int]:
-    """Those that may be advised, the smallest first."""
-    return BLOCK_SIZES if wishes.block_size is None else (wishes.block_size,)
-
-
 def _block_bytes(model: Model, block_size: int) -> int:
     return model.kv_bytes_per_token * block_size // len(model.windows)
 
@@ -148,11 +144,11 @@ def _sequence_bytes(model: Model, wishes: Wishes, length: int, block_size: int) 
     return _cache(model, wishes, block_size, 0).num_blocks_for(length) * _block_bytes(model, block_size)
 
 
-def _degree(model: Model, wishes: Wishes, longest: int) -> tuple[int, int]:
-    """How many devices hold the weights and one sequence, in the smallest blocks there may be, and what one of them
-    lacks for that."""
+def _degree(model: Model, wishes: Wishes, longest: int, block_size: int) -> tuple[int, int]:
+    """How many devices hold the weights and one sequence in blocks of ``block_size``, the smallest there may be, and
+    what one of them lacks for that."""
     usable = int(wishes.memory_bytes * wishes.utilization)
-    sequence = _sequence_bytes(model, wishes, longest, _block_sizes(wishes)[0])
+    sequence = _sequence_bytes(model, wishes, longest, block_size)
     needed = model.weight_bytes + sequence
     degree, most = 1, _max_degree(model.num_kv_heads)
     while degree * usable < needed:
