@@ -65,7 +65,7 @@ def test_the_readme_gives_the_two_commands_and_ci_runs_one_of_them() -> None:
 def test_the_readme_names_every_route() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     families = (system, completions, chat, messages, responses, embeddings, tokenize, admin)
-    paths = {route.path.split("/{")[0] for family in families for route in family.router.routes}  # type: ignore[attr-defined]
+    paths = {route.path.split("/{")[0] for family in families for route in family.endpoints.routes}
     assert "/v1/chat/completions" in paths
     assert {path for path in paths if f"`{path}`" not in readme} == set()
 
