@@ -17,6 +17,7 @@ from octavo.cli.machine import describe_machine, machine_line
 from octavo.cli.options import ENGINE_FIELDS, engine_options_with, model_argument
 from octavo.cli.table import print_table, write_text
 from octavo.core.errors import ConfigurationError
+from octavo.sim.calibration import SETTINGS
 from octavo.sim.cost_text import costs_document
 from octavo.sim.costs import BlockCosts, LinearCosts
 from octavo.sim.fit import TERMS, Cell, Fitted, fit_and_check
@@ -65,6 +66,7 @@ def calibrate(engine_args: "EngineArgs", output: Path, rounds: int) -> None:
     report(costs, found)
     origin = {
         "model": engine_args.model,
+        "settings": served_settings(engine_args, limits),
         "threads": engine_args.threads or len(os.sched_getaffinity(0)),
         "octavo": __version__,
         "machine": describe_machine(),
@@ -75,6 +77,15 @@ def calibrate(engine_args: "EngineArgs", output: Path, rounds: int) -> None:
     }
     write_text(output, json.dumps(costs_document(costs, origin), indent=2) + "\n")
     click.echo(f"written to {output}: octavo simulate TRACE --cost-model {output}")
+
+
+def served_settings(args: "EngineArgs", limits: "EngineLimits") -> dict[str, int]:
+    """``octavo.sim.calibration.SETTINGS`` of a server with these settings, as they turn out."""
+    from octavo.bench.calibrate.predict import settings_like
+
+    served = settings_like(args, limits)
+    known = asdict(served.scheduler) | asdict(served.cache)
+    return {name: known[name] for name in SETTINGS}
 
 
 def check_can_write(path: Path) -> None:

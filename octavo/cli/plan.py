@@ -2,18 +2,19 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from octavo.cli.cost_option import cost_model_option
+from octavo.cli.cost_option import cost_model_option, warn_of_another_model, with_calibrated_settings
 from octavo.cli.simulate import find_source
 from octavo.cli.table import json_option, print_table, write_json
 from octavo.cli.units import ByteSize, Number, TokenCount, readable_bytes
 from octavo.core.errors import ConfigurationError
+from octavo.core_configs import DEFAULT_BATCHED_TOKENS
 from octavo.engine_args import KV_CACHE_DTYPES
 from octavo.sim.cost_text import parse_costs
 from octavo.sim.planning.lengths import QUANTILES, draw_requests
@@ -32,6 +33,11 @@ WHAT_IF = (
     "max_tokens",
     "kv_cache_dtype",
 )
+
+WISHED = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_tokens")
+
+CALIBRATED = ("max_num_seqs", "max_num_batched_tokens")
+"""Settings that are taken from a calibration; the others are what a plan is made to find."""
 
 MAY_BE_AUTO = ("block_size", "max_model_len", "max_tokens")
 
@@ -113,7 +119,7 @@ class Case:
 @click.option("--kv-cache-dtype", type=click.Choice(KV_DTYPES), default="float16", show_default=True)
 @click.option("--block-size", type=click.IntRange(1), help="Tokens in a block.  [default: as advised]")
 @click.option("--max-num-seqs", type=click.IntRange(1), default=256, show_default=True, help="Most sequences at once.")
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), default=2048, show_default=True, help="A step.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="A step.  [default: as octavo serve]")
 @click.option("--max-model-len", type=TokenCount(), help="Longest sequence; longer requests are left out.")
 @click.option(
     "--max-tokens", type=TokenCount(), help="What each asks for, if the trace does not say.  [default: what it got]"
@@ -136,6 +142,8 @@ def plan_command(model: str, **given: Any) -> None:
     from octavo.models.groups import kv_bytes_per_token, layer_groups
 
     found = planned_model(model, given["weight_bits"])
+    given = with_calibrated_settings(given, CALIBRATED)
+    warn_of_another_model(given["cost_model"], model)
     costs, cases = parse_costs(given["cost_model"]), make_cases(given)
     rows: list[dict[str, object]] = []
     plans: list[Plan] = []
@@ -171,23 +179,24 @@ def make_cases(given: dict[str, Any]) -> list[Case]:
     """One for each memory, and for each of them one for each "what if"."""
     cases: list[Case] = []
     for memory in given["memories"] or (_free_bytes(),):
-        base = Wishes(
-            memory,
-            given["memory_utilization"],
-            given["block_size"],
-            given["max_num_seqs"],
-            given["max_num_batched_tokens"],
-            given["max_model_len"],
-            given["max_tokens"],
-        )
+        base = {name: given[name] for name in WISHED} | {
+            "memory_bytes": memory,
+            "utilization": given["memory_utilization"],
+        }
         title = readable_bytes(memory)
-        cases.append(Case(title, base, given["kv_cache_dtype"]))
+        cases.append(Case(title, _wishes(base), given["kv_cache_dtype"]))
         for change in given["what_ifs"]:
             fields = {("memory_bytes" if name == "memory" else name): value for name, value in change.items()}
             dtype = fields.pop("kv_cache_dtype", given["kv_cache_dtype"])
             changed = ", ".join(f"{name}={value}" for name, value in change.items())
-            cases.append(Case(f"{title}, {changed}", replace(base, **fields), dtype))
+            cases.append(Case(f"{title}, {changed}", _wishes(base | fields), dtype))
     return cases
+
+
+def _wishes(fields: dict[str, Any]) -> Wishes:
+    """With as many tokens in a step as a server takes by default, where nothing says how many."""
+    tokens = fields["max_num_batched_tokens"] or max(DEFAULT_BATCHED_TOKENS, fields["max_num_seqs"])
+    return Wishes(**fields | {"max_num_batched_tokens": tokens})
 
 
 def requests_of(given: dict[str, Any], longest: int) -> list[TracedRequest]:

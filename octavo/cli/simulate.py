@@ -10,7 +10,7 @@ import click
 from tqdm import tqdm
 
 from octavo.bench.traces import AZURE_TRACES, azure_path
-from octavo.cli.cost_option import cost_model_option
+from octavo.cli.cost_option import cost_model_option, with_calibrated_settings
 from octavo.cli.objectives import LATENCY_TITLES, RATE_LINES, Objectives
 from octavo.cli.picture import plot_option
 from octavo.cli.simulate_figure import figure_names, redraw
@@ -27,6 +27,7 @@ from octavo.core.scheduler_types import (
     PolicySettings,
     SchedulerConfig,
 )
+from octavo.sim.calibration import SETTINGS
 from octavo.sim.cost_text import parse_costs
 from octavo.sim.figures import PERCENTILES, figures, series
 from octavo.sim.recorder import OBJECTIVES, Recorder
@@ -150,6 +151,7 @@ def simulate(trace: str | None, format_: str | None, **given: Any) -> None:
         return
     if source is None:
         raise click.UsageError("give a TRACE to replay, or --figure")
+    given = with_calibrated_settings(given, SETTINGS)
     simulation = make_simulation(repeated(lambda: source.requests(pace), given["repeat"]), given)
     with _progress(source, simulation.recorder, pace.limit, given["repeat"]) as on_step:
         recorder = simulation.run(on_step)

@@ -71,9 +71,12 @@ def test_a_small_model_from_end_to_end(model: Path, tmp_path: Path) -> None:
     origin = json.loads(path.read_text())["calibration"]
     assert (origin["model"], origin["threads"]) == (str(model), 1)
     assert origin["machine"]["date"]
+    settings = {"num_blocks": 64, "block_size": 16, "max_num_seqs": 4, "max_num_batched_tokens": 512}
+    assert settings.items() <= origin["settings"].items()
     assert origin["relative_errors"]["held_out"]["p90"] >= origin["relative_errors"]["held_out"]["median"] >= 0
     simulated = CliRunner().invoke(command, ["simulate", "azure", "--limit", "5", "--cost-model", str(path)])
     assert simulated.exit_code == 0, simulated.output
+    assert "as the server that was calibrated: --num-blocks 64 --block-size 16 --max-num-seqs 4" in simulated.stderr
 
 
 @pytest.mark.parametrize(

@@ -185,3 +185,17 @@ def test_what_a_server_recorded_is_planned_for(config: Path, tmp_path: Path) -> 
     assert row["longest sequence"] == 56
     assert row["full"]["num_completed"] == 40
     assert row["  from the cache"] == f"{39 * 32 / (40 * 48):.1%}"
+
+
+def test_a_step_is_as_large_as_the_server_has_it(config: Path, tmp_path: Path) -> None:
+    """By default, or where it was calibrated; and costs of another model are told to be such."""
+    plain = run(config, "--memory", "24GiB", *LENGTHS, "--what-if", "max_num_seqs=600")
+    assert "--max-num-seqs 256 --max-num-batched-tokens 512" in plain.stdout
+    assert "--max-num-seqs 600 --max-num-batched-tokens 600" in plain.stdout
+    path = tmp_path / "costs.json"
+    costs = {"format": 1, "kind": "linear", "base": 0.02, "per_decode": 0.001, "per_chunk_token": 0.001}
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
+    path.write_text(json.dumps(costs | {"calibration": {"model": "another", "settings": settings}}))
+    calibrated = run(config, "--memory", "24GiB", *LENGTHS, "--cost-model", path)
+    assert "--max-num-seqs 8 --max-num-batched-tokens 64" in calibrated.stdout
+    assert f"warning: {path} was measured with another; times of {config} are others" in calibrated.stderr

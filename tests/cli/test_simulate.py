@@ -153,3 +153,18 @@ def test_a_split_needs_all_its_numbers(trace: Path) -> None:
     assert (result.exit_code, "--router round-robin does not go with --prefill-replicas" in result.output) == (2, True)
     result = run(trace, "--replicas", 2, "--prefill-replicas", 2, *flags)
     assert (result.exit_code, "leave none for answers" in result.output) == (2, True)
+
+
+def test_settings_of_the_calibration_are_taken_where_no_flag_says_otherwise(trace: Path, tmp_path: Path) -> None:
+    path, plain = tmp_path / "costs.json", {"format": 1, "kind": "linear", "base": 0.02, "per_decode": 0.001}
+    plain["per_chunk_token"] = 0.001
+    settings = {"num_blocks": 300, "max_num_batched_tokens": 128, "max_num_seqs": 8}
+    path.write_text(json.dumps(plain | {"calibration": {"model": "m", "settings": settings}}))
+    calibrated = run(trace, "--cost-model", path, "--max-num-seqs", 4)
+    assert calibrated.stderr == "as the server that was calibrated: --num-blocks 300 --max-num-batched-tokens 128\n"
+    path.write_text(json.dumps(plain))
+    flags = ("--num-blocks", 300, "--max-num-batched-tokens", 128, "--max-num-seqs", 4)
+    assert calibrated.stdout == run(trace, "--cost-model", path, *flags).stdout
+    assert calibrated.stdout != run(trace, "--cost-model", path).stdout
+    path.write_text(json.dumps(plain | {"calibration": {"settings": {"num_blocks": 0}}}))
+    assert "the setting num_blocks is 0; it takes a number from 1" in run(trace, "--cost-model", path).output
