@@ -147,6 +147,7 @@ def plan_command(model: str, **given: Any) -> None:
     costs, cases = parse_costs(given["cost_model"]), make_cases(given)
     rows: list[dict[str, object]] = []
     plans: list[Plan] = []
+    shown: list[list[TracedRequest]] = []
     windows = tuple(group.window for group in layer_groups(found.config))
     for case in cases:
         needs = Model(
@@ -158,6 +159,7 @@ def plan_command(model: str, **given: Any) -> None:
         )
         longest = min(found.config.max_position, case.wishes.max_model_len or found.config.max_position)
         requests = requests_of(given, longest)
+        shown.append(requests)
         plans.append(make_plan(needs, case.wishes, requests, costs, given["rate"]))
         rows.append(describe(plans[-1], needs, found.source))
     titles = [case.title for case in cases]
@@ -168,6 +170,9 @@ def plan_command(model: str, **given: Any) -> None:
     for title, plan in zip(titles, plans, strict=True):
         for remark in plan.remarks:
             click.echo(f"{title}: {remark}")
+    for case, requests, plan in zip(cases, shown, plans, strict=True):
+        if case.wishes.max_model_len is None:
+            click.echo(f"{case.title}: {refused_beyond(plan.max_model_len, requests)}")
     click.echo()
     for case, plan in zip(cases, plans, strict=True):
         click.echo(last_line(model, case, plan))
@@ -216,6 +221,17 @@ def requests_of(given: dict[str, Any], longest: int) -> list[TracedRequest]:
     if not requests:
         raise ConfigurationError(f"no request has {longest:,} tokens or less, the longest that a sequence may have")
     return requests
+
+
+def refused_beyond(longest: int, requests: Sequence[TracedRequest]) -> str:
+    """What a server refuses whose sequences are no longer than the longest of ``requests`` turned out to be."""
+    asked = [each.prompt + each.max_tokens for each in requests if each.max_tokens is not None]
+    more = [total for total in asked if total > longest]
+    told = f", as {len(more)} of these {len(requests)} did (up to {max(more):,})" if more else ""
+    return (
+        f"a request that asks for more than {longest:,} tokens, prompt and max_tokens, would be refused{told}; "
+        "--max-model-len plans for longer ones"
+    )
 
 
 def _free_bytes() -> int:

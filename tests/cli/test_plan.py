@@ -199,3 +199,12 @@ def test_a_step_is_as_large_as_the_server_has_it(config: Path, tmp_path: Path) -
     calibrated = run(config, "--memory", "24GiB", *LENGTHS, "--cost-model", path)
     assert "--max-num-seqs 8 --max-num-batched-tokens 64" in calibrated.stdout
     assert f"warning: {path} was measured with another; times of {config} are others" in calibrated.stderr
+
+
+def test_what_the_server_would_refuse_is_told(config: Path, tmp_path: Path) -> None:
+    """The longest turned out to have 126 tokens; all ask for 50 more than their prompts, 23 so for more than that."""
+    log, memory = _log(tmp_path / "log", 50), ("--memory", "24GiB")
+    said = "24.0 GiB: a request that asks for more than 126 tokens, prompt and max_tokens, would be refused"
+    assert f"{said}; --max-model-len" in run(config, *memory, "--trace", _log(tmp_path / "silent", None)).stdout
+    assert f"{said}, as 23 of these 60 did (up to 149); --max-model-len" in run(config, *memory, "--trace", log).stdout
+    assert "would be refused" not in run(config, *memory, "--trace", log, "--max-model-len", "200").stdout
