@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from octavo.sim.cost_text import DEFAULT, parse_costs
-from octavo.sim.planning.block_size import BLOCK_SIZES, BlockChoice, advised, block_choices
+from octavo.sim.planning.block_size import BLOCK_SIZES, BlockChoice, advisable_sizes, advised, block_choices
 from octavo.sim.traces.request import TracedRequest
 
 BATCH_SIZE = 256
@@ -11,6 +11,8 @@ BATCH_SIZE = 256
 
 WASTEFUL, VERY_WASTEFUL = 0.1, 0.3
 """Shares of the held slots that no token fills."""
+
+ADVISABLE = advisable_sizes(parse_costs(DEFAULT))
 
 
 def _choices(prompt: float, output: float, sizes: Iterable[int] = BLOCK_SIZES) -> list[BlockChoice]:
@@ -20,7 +22,7 @@ def _choices(prompt: float, output: float, sizes: Iterable[int] = BLOCK_SIZES) -
 
 
 def advised_size(prompt: float, output: float) -> BlockChoice:
-    return advised(_choices(prompt, output))
+    return advised(_choices(prompt, output, ADVISABLE))
 
 
 def overheads(prompt: float, output: float, sizes: Iterable[int]) -> list[float]:
@@ -29,8 +31,8 @@ def overheads(prompt: float, output: float, sizes: Iterable[int]) -> list[float]
 
 
 def advised_of(choices: Sequence[BlockChoice]) -> BlockChoice:
-    """Of the sizes that Octavo advises at all."""
-    return advised([choice for choice in choices if choice.block_size in BLOCK_SIZES])
+    """Of the sizes that are advised at all."""
+    return advised([choice for choice in choices if choice.block_size in ADVISABLE])
 
 
 def expected_waste(block_tokens: float, prompt: float, output: float) -> float:

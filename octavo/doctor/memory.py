@@ -4,7 +4,7 @@ import math
 
 from octavo.doctor.block_sizes import VERY_WASTEFUL, WASTEFUL, advised_size, expected_waste
 from octavo.doctor.finding import Finding, Severity, graded
-from octavo.doctor.series import ServerSummary
+from octavo.doctor.series import MIN_ENDED, ServerSummary
 from octavo.doctor.words import number, share, times
 
 FULL_SHARE = 0.02
@@ -15,6 +15,9 @@ PREEMPTED_WARNING, PREEMPTED_SEVERE = 0.01, 0.05
 MIN_PREEMPTIONS = 5
 MORE_MEMORY = 1.25
 """Times as many blocks, where a step up is advised and nothing says how large it has to be."""
+
+USED_SHARE = 0.25
+"""Of all blocks: while fewer are in use, empty slots in them keep nobody out."""
 
 GOOD_HIT_SHARE = 0.5
 SHORT_LIFE_SECONDS = 60.0
@@ -61,6 +64,8 @@ def block_size(server: ServerSummary) -> Finding | None:
     """Blocks are large for such lengths."""
     if server.prompts is None or server.outputs is None or not server.block_tokens:
         return None
+    if server.counts.num_ended < MIN_ENDED:
+        return None
     prompt, output = server.prompts.p50, server.outputs.p50
     expected = expected_waste(server.block_tokens, prompt, output)
     seen = expected if server.filled_share is None else 1 - server.filled_share
@@ -75,7 +80,7 @@ def block_size(server: ServerSummary) -> Finding | None:
     )
     return Finding(
         "block-size",
-        severity,
+        severity if server.active >= USED_SHARE * server.num_blocks else Severity.WARNING,
         f"Blocks of {number(server.block_tokens)} tokens leave {share(seen)} of the slots that requests hold empty "
         f"({where}).",
         f"Serve with --block-size {better.block_size}.",

@@ -137,8 +137,10 @@ def time_outs(server: ServerSummary) -> Finding | None:
 
 
 def failures(server: ServerSummary) -> Finding | None:
-    """Answers end in errors, or engines do."""
-    errors, restarts = server.counts.finished.get("error", 0.0), server.counts.restarts
+    """Answers end in errors, or engines do. Those that were ended by their time are counted among the errors, and are
+    for ``time_outs`` to tell."""
+    restarts = server.counts.restarts
+    errors = max(0.0, server.counts.finished.get("error", 0.0) - sum(server.counts.timed_out.values()))
     if not errors and not restarts:
         return None
     part = errors / max(1.0, server.counts.num_ended)

@@ -76,11 +76,24 @@ def test_blocks_that_are_large_for_short_requests() -> None:
     finding = found(lengths | {"octavo:kv_block_tokens": 128, "octavo:filled_slot_ratio": 0.65})
     assert (finding.name, finding.severity) == ("block-size", Severity.SEVERE)
     assert "leave 35% of the slots" in finding.what
-    assert "--block-size 8." in finding.change
-    assert finding.figures["empty_share_then"] == pytest.approx(3.5 / 123.5)
-    idle = found(lengths | {"octavo:kv_block_tokens": 128, "octavo:filled_slot_ratio": float("nan")})
+    assert "--block-size 16." in finding.change
+    assert finding.figures["empty_share_then"] == pytest.approx(7.5 / 127.5)
+    nobody = {("octavo:kv_blocks", "active"): 0, "octavo:filled_slot_ratio": float("nan")}
+    idle = found(lengths | nobody | {"octavo:kv_block_tokens": 128})
+    assert idle.severity is Severity.WARNING
     assert idle.figures["empty_share"] == pytest.approx(63.5 / 183.5)
     assert "by the median lengths (100 and 40 tokens)" in idle.what
+
+
+def test_a_few_short_answers_say_nothing_of_block_sizes() -> None:
+    """Nor is a size advised that the kernels gather."""
+    lengths: Figures = {("octavo:prompt_length_tokens", "0.5"): 5, ("octavo:output_length_tokens", "0.5"): 23}
+    ended = ("vllm:request_success_total", "stop")
+    lengths["octavo:filled_slot_ratio"] = 0.5
+    assert not examine_server("x", summary(lengths)).findings
+    large = lengths | {"octavo:kv_block_tokens": 128}
+    assert not examine_server("x", summary(large | {ended: 19})).findings
+    assert "--block-size 16." in found(large | {ended: 20}).change
 
 
 def test_a_cache_that_is_replaced_and_hits_little() -> None:
@@ -143,6 +156,17 @@ def test_time_outs_and_failures() -> None:
     assert found({("octavo:requests_timed_out_total", "queue"): 11}).name == "time-outs"
     assert found({("vllm:request_success_total", "error"): 1}).severity is Severity.WARNING
     assert found({"octavo:engine_restarts_total": 1}).severity is Severity.SEVERE
+
+
+def test_answers_ended_by_their_time_are_no_failures() -> None:
+    errors, late = ("vllm:request_success_total", "error"), ("octavo:requests_timed_out_total", "deadline")
+    few = {("vllm:request_success_total", "stop"): 3, errors: 1, late: 1}
+    assert not examine_server("x", summary(few, {"octavo:steps_total": 4990})).findings
+    many = {("vllm:request_success_total", "stop"): 40, errors: 10, late: 10}
+    assert found(many).name == "time-outs"
+    both = examine_server("x", summary(many | {errors: 12})).findings
+    assert [each.name for each in both] == ["time-outs", "failures"]
+    assert both[1].figures["errors"] == 2
 
 
 def test_a_long_tail_is_worth_a_note_until_it_hurts() -> None:
