@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(shell find octavo/kernels/cs
 	@touch $@
 
 serve: install ## serve the built-in model on port 8000
-	$(BIN)/octavo serve $(MODEL) --port $(PORT) $(SERVE_FLAGS)
+	@$(BIN)/octavo serve $(MODEL) --port $(PORT) $(SERVE_FLAGS) # not shown: a key may be among the flags
 
 test: lint types imports ## the whole test suite: lint, types, import contracts, tests
 	@# a process a core, each with one thread for the kernels; in the order of tests/conftest.py, not most tests first

@@ -78,8 +78,14 @@ def load_conversations(file: Path | None = None) -> list[Conversation]:
             if entry["conversations"]
         ]
     except (KeyError, TypeError, ValueError) as error:
+        fault = "no field" if isinstance(error, KeyError) else "at"
+        advice = (
+            "each needs id and conversations, a list of turns with from and value"
+            if file is not None
+            else "delete it to have it fetched again"
+        )
         raise ConfigurationError(
-            f"{path} is not laid out as ShareGPT conversations ({error}); delete it to have it fetched again"
+            f"{path} is not laid out as ShareGPT conversations ({fault} {error}): {advice}"
         ) from error
 
 
@@ -95,7 +101,7 @@ def sharegpt_lengths(model: str = "smollm2-135m", file: Path | None = None) -> l
     backend = gguf_tokenizer(pull(model)).backend
     cache = path.with_name(f"first-exchange-lengths-{_digest(path, backend)}.json")
     if not cache.exists():
-        exchanges = [conversation.first_exchange for conversation in load_conversations(path)]
+        exchanges = [conversation.first_exchange for conversation in load_conversations(file)]
         counts = count_tokens([text for exchange in exchanges if exchange for text in exchange], backend)
         _write_whole(cache, json.dumps(list(zip(counts[::2], counts[1::2], strict=True))))
     lengths = (Lengths(*pair) for pair in json.loads(cache.read_text(encoding="ascii")))

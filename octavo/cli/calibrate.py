@@ -15,7 +15,7 @@ from tqdm import tqdm
 from octavo import __version__
 from octavo.cli.machine import describe_machine, machine_line
 from octavo.cli.options import ENGINE_FIELDS, engine_options_with, model_argument
-from octavo.cli.table import print_table, write_text
+from octavo.cli.table import output_file, print_table, write_text
 from octavo.core.errors import ConfigurationError
 from octavo.sim.calibration import SETTINGS
 from octavo.sim.cost_text import costs_document
@@ -46,7 +46,12 @@ TITLES = {
 @click.command("calibrate")
 @model_argument
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), default="costs.json", show_default=True
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=output_file,
+    default="costs.json",
+    show_default=True,
 )
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Over all that is measured.")
 @engine_options_with(speculation="off")
@@ -59,7 +64,6 @@ def calibrate(engine_args: "EngineArgs", output: Path, rounds: int) -> None:
     """
     if engine_args.max_steps_in_flight > 1:
         raise ConfigurationError("calibrate times one step after the other; leave max_steps_in_flight at 1")
-    check_can_write(output)
     cells, limits = measure_steps(engine_args, rounds)
     found = fit_and_check(cells)
     costs = measure_front(engine_args, limits, replace(found.costs, blocks=measure_blocks(engine_args)), rounds)
@@ -86,15 +90,6 @@ def served_settings(args: "EngineArgs", limits: "EngineLimits") -> dict[str, int
     served = settings_like(args, limits)
     known = asdict(served.scheduler) | asdict(served.cache)
     return {name: known[name] for name in SETTINGS}
-
-
-def check_can_write(path: Path) -> None:
-    """
-    Raises:
-        ConfigurationError: it cannot be written; said before anything is measured.
-    """
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigurationError(f"cannot write {path}; name another file with --output")
 
 
 def measure_steps(args: "EngineArgs", rounds: int) -> tuple[list[Cell], "EngineLimits"]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from octavo.cli.table import output_file
 from octavo.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,12 +48,14 @@ class Bar(NamedTuple):
 def plot_option(shown: str) -> Callable[[F], F]:
     """The option ``--plot FILE``, which is refused at once where nothing could be drawn in the end."""
 
-    def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+    def check(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None and path.suffix not in (".svg", ""):
+            raise ConfigurationError(f"--plot draws SVG: name a file that ends in .svg, not {path.name}")
         if path is not None and find_spec("matplotlib") is None:
             raise ConfigurationError(
                 "--plot needs matplotlib, which is not installed (pip install matplotlib, or Octavo's extra plots)"
             )
-        return path
+        return output_file(context, option, path)
 
     kind = click.Path(path_type=Path, dir_okay=False)
     return click.option("--plot", "plot_path", type=kind, callback=check, help=f"Draw {shown} to this SVG file.")

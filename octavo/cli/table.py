@@ -1,6 +1,7 @@
 """How every ``octavo bench`` command reports: a table for people, the same figures as JSON for machines."""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,31 @@ from octavo.core.errors import ConfigurationError
 JSON_FORMAT = 1
 """Version of the layout that ``write_json`` writes; raised when a reader of the old one would misread it."""
 
+
+def check_can_write(path: Path) -> None:
+    """
+    Raises:
+        ConfigurationError: it cannot be written: said before what takes long, not after it.
+    """
+    target = path if path.exists() else path.parent
+    if not target.exists():
+        raise ConfigurationError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(target, os.W_OK):
+        raise ConfigurationError(f"cannot write {path}: permission denied")
+
+
+def output_file(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+    """What options that name a file to write are checked by."""
+    if path is not None:
+        check_can_write(path)
+    return path
+
+
 json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=output_file,
     help="Also write the figures to this file.",
 )
 """``--json FILE``; the command receives ``json_path: Path | None``."""

@@ -1,5 +1,6 @@
 """--plot: refused before anything is run where nothing could be drawn; the same picture from the same figures."""
 
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -16,6 +17,13 @@ def test_no_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, command: li
     result = CliRunner().invoke(octavo, [*command, "--plot", "out.svg"])
     assert result.exit_code == 1
     assert "pip install matplotlib" in f"{result.exception} {result.output}"
+
+
+def test_a_plot_is_an_svg_file(tmp_path: Path) -> None:
+    for name, words in (("out.png", "ends in .svg"), ("missing/out.svg", "there is no folder")):
+        result = CliRunner().invoke(octavo, ["simulate", "azure", "--plot", str(tmp_path / name)])
+        assert result.exit_code == 1
+        assert words in f"{result.exception} {result.output}"
 
 
 def test_bars() -> None:

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from octavo.cli.main import octavo
 from octavo.cli.table import JSON_FORMAT, print_table, write_json
 from octavo.core.errors import ConfigurationError
 
@@ -42,3 +44,10 @@ def test_no_path_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_an_unwritable_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot write .*figures\.json: No such file or directory"):
         write_json(tmp_path / "missing" / "figures.json", {})
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
+    for command in (["simulate", "azure"], ["bench", "scheduler"], ["plan", "smollm2-135m"]):
+        result = CliRunner().invoke(octavo, [*command, "--json", str(tmp_path / "missing" / "figures.json")])
+        assert result.exit_code == 1
+        assert "there is no folder" in f"{result.exception} {result.output}"

@@ -53,7 +53,7 @@ class SpanExporter:
             from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
-            message = f"otlp_traces_endpoint needs OpenTelemetry ({error}): pip install 'octavo[otel]'"
+            message = f"otlp_traces_endpoint needs OpenTelemetry ({error}): install Octavo with its extra otel"
             raise ConfigurationError(message) from None
         ended: list[ReadableSpan] = []
 
