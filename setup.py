@@ -4,6 +4,7 @@ Everything else about the package is in pyproject.toml. Where there is no compil
 runs on the reference kernels and says so once.
 """
 
+import hashlib
 import os
 import platform
 from pathlib import Path
@@ -36,9 +37,12 @@ SANITIZERS = {
 if sanitizer := os.environ.get("OCTAVO_SANITIZER"):
     COMMON_FLAGS += ["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZERS[sanitizer]]
 
+# By which Python knows a library that was built from another header than the one it stands beside.
+INTERFACE = hashlib.sha256((CSRC / "octavo_kernels.h").read_bytes()).hexdigest()
+
 # Each instruction set is a file with flags of its own; which one runs is chosen when the library is loaded.
 SOURCES: dict[str, list[str]] = {
-    "api.cpp": [],
+    "api.cpp": [f'-DOCTAVO_INTERFACE="{INTERFACE}"'],
     "attention_api.cpp": [],
     "ceilings.cpp": [],
     "quantized_api.cpp": [],

@@ -1,6 +1,7 @@
 """The native library: found, loaded, its C interface typed (csrc/octavo_kernels.h), threads and instruction set set."""
 
 import ctypes
+import hashlib
 import math
 import os
 import threading
@@ -12,6 +13,8 @@ from octavo.core.errors import ConfigurationError
 from octavo.kernels.cgroup import MEMBERSHIP, ROOT, own_cgroups
 
 LIBRARY_PATH = Path(__file__).with_name("_native.so")
+HEADER_PATH = Path(__file__).with_name("csrc") / "octavo_kernels.h"
+"""In a checkout; an installed package has the library alone."""
 
 OK, UNKNOWN_NAME, UNSUPPORTED, BAD_INDEX = range(4)
 
@@ -68,6 +71,7 @@ _SHAPE, _BATCH, _PTR, _INT, _FLOAT = POINTER(AttentionShape), POINTER(Batch), c_
 
 # Name: (arguments, result), in the order of the header.
 _SIGNATURES: dict[str, tuple[list[type], type | None]] = {
+    "octavo_interface": ([], c_char_p),
     "octavo_set_isa": ([c_char_p], c_int32),
     "octavo_isa": ([], c_char_p),
     "octavo_arithmetic": ([], c_char_p),
@@ -107,7 +111,7 @@ def load() -> ctypes.CDLL:
 
     Raises:
         NativeLibraryMissingError: it was not built or cannot be loaded.
-        ConfigurationError: OCTAVO_ISA or OCTAVO_THREADS cannot be followed.
+        ConfigurationError: OCTAVO_ISA or OCTAVO_THREADS cannot be followed, or the library is of other sources.
     """
     library = open_library()
     set_isa(library, os.environ.get("OCTAVO_ISA") or None)
@@ -120,6 +124,7 @@ def open_library() -> ctypes.CDLL:
 
     Raises:
         NativeLibraryMissingError: it was not built or cannot be loaded.
+        ConfigurationError: it was built from other sources than those it stands beside.
     """
     with _open_lock:
         return _open_once(LIBRARY_PATH)
@@ -138,10 +143,25 @@ def _open_once(path: Path) -> ctypes.CDLL:
             f"The native CPU kernels {reason} ({error}): install a C++17 compiler (for example `apt install g++`), "
             "then install Octavo again."
         ) from error
+    _check_interface(library)
     for name, (arguments, result) in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result
     return library
+
+
+def _check_interface(library: ctypes.CDLL) -> None:
+    """A checkout may move on under a library that was built before, whose calls then take other arguments."""
+    if not HEADER_PATH.exists():
+        return
+    interface = getattr(library, "octavo_interface", None)
+    if interface is not None:
+        interface.restype = c_char_p
+    if interface is None or interface() != hashlib.sha256(HEADER_PATH.read_bytes()).hexdigest().encode():
+        raise ConfigurationError(
+            "The native CPU kernels were built from an earlier or later version of these sources: "
+            "build them again (`make install`)."
+        )
 
 
 def set_isa(library: ctypes.CDLL, name: str | None) -> None:

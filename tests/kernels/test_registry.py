@@ -67,6 +67,33 @@ def test_a_library_that_cannot_be_loaded_counts_as_missing(monkeypatch: pytest.M
         select_ops("cpu")
 
 
+def test_a_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = tmp_path / "_native.so"
+    shutil.copy(native.LIBRARY_PATH, library)
+    monkeypatch.setattr(native, "LIBRARY_PATH", library)
+    changed = tmp_path / "octavo_kernels.h"
+    changed.write_bytes(native.HEADER_PATH.read_bytes() + b"// one more call\n")
+    monkeypatch.setattr(native, "HEADER_PATH", changed)
+    with pytest.raises(ConfigurationError, match=r"earlier or later version of these sources.*make install"):
+        select_ops()
+
+
+def test_a_library_without_its_sources_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = tmp_path / "_native.so"
+    shutil.copy(native.LIBRARY_PATH, library)
+    monkeypatch.setattr(native, "LIBRARY_PATH", library)
+    monkeypatch.setattr(native, "HEADER_PATH", tmp_path / "octavo_kernels.h")
+    assert isinstance(select_ops(), CpuOps)
+
+
+def test_a_library_that_says_nothing_of_its_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        pass
+
+    with pytest.raises(ConfigurationError, match="make install"):
+        native._check_interface(cast("ctypes.CDLL", Library()))
+
+
 def test_an_instruction_set_is_forced_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCTAVO_ISA", "portable")
     assert CpuOps().isa == "portable"

@@ -28,6 +28,7 @@ void pack_linear(const Number* weight, Number* packed, int64_t out_features, int
 
 }  // namespace
 
+const char* octavo_interface() { return OCTAVO_INTERFACE; }
 int32_t octavo_set_isa(const char* name) { return set_isa(name); }
 const char* octavo_isa() { return kernels().name; }
 const char* octavo_arithmetic() { return kernels().arithmetic; }

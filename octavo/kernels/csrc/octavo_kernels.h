@@ -1,8 +1,8 @@
 // The C interface of the native CPU kernels: raw pointers in, an error code out. Python loads it with ctypes.
 //
 // All tensors are contiguous fp32 unless said. Shapes as in octavo/kernels/interface.py: R rows, S sequences, H query
-// heads, G KV heads, D head size, B block size. Nothing here keeps a pointer after it returns, except octavo_isa,
-// octavo_arithmetic and what is recorded.
+// heads, G KV heads, D head size, B block size. Nothing here keeps a pointer after it returns, except octavo_interface,
+// octavo_isa, octavo_arithmetic and what is recorded.
 #pragma once
 
 #include <cstdint>
@@ -113,6 +113,8 @@ struct OctavoSample {
     double raw_logit;
 };
 
+// SHA-256 of this file as the library was built from it, in hexadecimal digits.
+OCTAVO_API const char* octavo_interface();
 // Choose the instruction set by name, or the best one that this machine has where name is null.
 OCTAVO_API int32_t octavo_set_isa(const char* name);
 // The name of the chosen instruction set.
