@@ -27,7 +27,7 @@ SEVERE_EXIT_CODE = 3
 
 
 @click.command("doctor")
-@click.argument("source", metavar="URL|TRACE")
+@click.argument("source", metavar="URL|TRACE|PROMPTS")
 @setting("--api-key", help="The server's key; with the admin's, more can be told.")
 @click.option(
     "--interval", type=Number(0.1, MAX_INTERVAL), default=10.0, show_default=True, help="Seconds between two looks."
@@ -44,11 +44,11 @@ SEVERE_EXIT_CODE = 3
 @click.option("--tokenizer", metavar="MODEL", help="Whose tokens prompts are compared by.  [default: characters]")
 @json_option
 def doctor(source: str, json_path: Path | None, **given: Any) -> None:
-    """Say what is wrong with the server at URL, or with the requests of TRACE, which setting to turn, and what that
-    would gain.
+    """Say what is wrong with the server at URL, or with the requests of TRACE or PROMPTS, which setting to turn, and
+    what that would gain.
 
-    TRACE is what octavo simulate reads, such as the log of octavo serve --record, or a file of prompts: JSON lines in
-    OpenAI's batch format, or with messages or a prompt each. The exit code is 3 if something
+    TRACE is what octavo simulate reads, such as the log of octavo serve --record. PROMPTS are JSON lines in OpenAI's
+    batch format, or with messages or a prompt each. The exit code is 3 if something
     severe was found, else 0. docs/doctor.md says what is looked for.
     """
     if _is_address(source):

@@ -173,6 +173,11 @@ def plan_command(model: str, **given: Any) -> None:
     for case, requests, plan in zip(cases, shown, plans, strict=True):
         if case.wishes.max_model_len is None:
             click.echo(f"{case.title}: {refused_beyond(plan.max_model_len, requests)}")
+    if given["weight_bits"] is not None:
+        click.echo(
+            f"--weight-bits {given['weight_bits']:g} is for weights that are stored so. Plain ones take 8.5 bits with "
+            "octavo serve --quantization int8; 5 with int4, but 8.5 in the embedding and the head."
+        )
     click.echo()
     for case, plan in zip(cases, plans, strict=True):
         click.echo(last_line(model, case, plan))

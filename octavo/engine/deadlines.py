@@ -59,14 +59,19 @@ def next_bound(request: EngineRequest, *, is_started: bool) -> Bound | None:
     return min(bounds, default=None)
 
 
+def seconds_told(seconds: float) -> str:
+    """Short times with their milliseconds: "0.0 s" beside a bound of 0.02 s would tell nothing."""
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds:.3f} s"
+
+
 def timeout_message(request: EngineRequest, kind: Timeout, now: float) -> str:
     """For a client whose request was ended by its time."""
     waited = now - request.arrival_time
     if kind == "queue":
         allowed = round((request.start_by or now) - request.arrival_time, 3)
-        return f"it has waited {waited:.1f} s without being started and may wait {allowed:g} s"
+        return f"it has waited {seconds_told(waited)} without being started and may wait {allowed:g} s"
     allowed = round((request.end_by or now) - request.arrival_time, 3)
-    return f"it is not finished after {waited:.1f} s and may take {allowed:g} s"
+    return f"it is not finished after {seconds_told(waited)} and may take {allowed:g} s"
 
 
 def _bounds_of(request: EngineRequest) -> list[Bound]:

@@ -17,7 +17,7 @@ from octavo.core.sampling_params import SamplingParams
 from octavo.core.scheduler import Scheduler
 from octavo.core.scheduler_types import PolicySettings, SchedulerConfig
 from octavo.engine.codec import Add, decode_command, encode, read_request
-from octavo.engine.deadlines import Deadlines
+from octavo.engine.deadlines import Deadlines, seconds_told
 from octavo.engine.engine import Engine, EngineParts
 from octavo.engine.messages import EngineRequest, OutputDelta
 from tests.engine.test_engine import DEPTHS, Pieces
@@ -243,3 +243,7 @@ def test_bounds_of_ended_requests_do_not_pile_up() -> None:
     assert deadlines.next_time == 5.0
     assert list(deadlines.take_overdue(4.0)) == []
     assert list(deadlines.take_overdue(5.0)) == [(keep, "deadline")]
+
+
+def test_short_waits_are_told_in_milliseconds() -> None:
+    assert [seconds_told(seconds) for seconds in (0.0234, 0.1, 61.04)] == ["0.023 s", "0.1 s", "61.0 s"]

@@ -43,13 +43,16 @@ def read_key_file(path: Path) -> list[TenantEntry]:
     Raises:
         ConfigurationError: it cannot be read or understood. No text of the file but names is in the message.
     """
+    text = ""
     try:
-        found = parse_yaml(_text(path))
+        text = _text(path)
+        found = parse_yaml(text)
     except OSError as error:
         raise ConfigurationError(f"cannot read the key file {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f": see line {mark.line + 1}"
+        # What misses its end is noticed behind the last line.
+        where = "" if mark is None else f": see line {min(mark.line + 1, len(text.splitlines()))}"
         raise ConfigurationError(f"the key file {path} is not valid YAML{where}") from None
     if not isinstance(found, dict) or not found:
         raise ConfigurationError(f"the key file {path} must hold lines `tenant: key`")

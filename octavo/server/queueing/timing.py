@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from octavo.core.errors import InvalidRequestError
+from octavo.engine.deadlines import seconds_told
 from octavo.engine.messages import Timeout
 from octavo.engine.steady_clock import steady_time
 from octavo.server.errors import ApiError, timed_out
@@ -51,7 +52,7 @@ class Timing:
 
     def error(self) -> ApiError:
         """For a request of which a time is over before it has come to the engine."""
-        waited = f"{steady_time() - self.arrival:.1f} s"
+        waited = seconds_told(steady_time() - self.arrival)
         if self.first_over == "queue":
             message = f"it has waited {waited} without being started and may wait {self.patience:g} s"
             return timed_out("queue", message, retry_after=1)
