@@ -61,6 +61,7 @@ def _begin_log(_ctx: click.Context, _param: click.Parameter, log_format: LogForm
     help="YAML file of tenants, their keys and limits (docs/keys.md); read again at SIGHUP.",
 )
 @setting("--admin-key", help="Key for /dashboard, /admin and /debug; without one they are off.")
+@setting("--enable-tokenizer-info-endpoint", is_flag=True, help="Serve GET /tokenizer_info.")
 @setting("--dashboard-text", is_flag=True, help="Let the dashboard show tokens and text of prompts and answers.")
 @setting("--pin-key", "pin_keys", multiple=True, help="API key whose requests may pin; may be given several times.")
 @setting(

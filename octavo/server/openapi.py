@@ -151,7 +151,7 @@ ROUTES = (
     ),
     Route("post", "/tokenize", "Token ids of a text or conversation.", TokenizeRequest, shapes.Tokens, _WITH_BODY),
     Route("post", "/detokenize", "Text of token ids.", DetokenizeRequest, shapes.DetokenizedText, _WITH_BODY),
-    Route("get", "/tokenizer_info", "Special tokens and chat template.", None, shapes.TokenizerInfo, (401, 503)),
+    Route("get", "/tokenizer_info", "Special tokens and chat template.", None, shapes.TokenizerInfo, (401, 404, 503)),
     Route("get", "/v1/models", "The model that is served.", None, shapes.ModelList, (401, 503)),
     Route("get", "/health", "Is it ready, or alive?", None, None, (400, 503), _PROBE),
     Route("get", "/ping", "As /health, with the key.", None, None, (400, 401, 503), _PROBE),

@@ -24,7 +24,7 @@ class ServerSettings:
 
     ``admin_key`` opens /dashboard and the routes under /admin and /debug, which with ``dashboard_text`` tell what is in
     a block. Requests with it or one of ``pin_keys`` may pin prefixes,
-    with ``allow_pins`` all may; these keys are API keys too.
+    with ``allow_pins`` all may; these keys are API keys too. ``enable_tokenizer_info_endpoint``: see tokenize.py.
 
     ``shutdown_timeout``: seconds that running requests get after SIGTERM (spec D22). ``max_num_queued_*`` bound the
     requests, each choice of one, and their prompt tokens that have not started (spec D24); None is no bound.
@@ -68,6 +68,7 @@ class ServerSettings:
     ssl_keyfile: Path | None = None
     restart_engine: int = 0
     dashboard_text: bool = False
+    enable_tokenizer_info_endpoint: bool = False
     record: Path | None = None
     record_max_size: int | None = None
     record_max_files: int = 4

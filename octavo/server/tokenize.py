@@ -14,6 +14,7 @@ from octavo.server.chat.tool_choice import shown_tools
 from octavo.server.chat.tool_messages import with_parsed_arguments
 from octavo.server.context import check_model, server_state
 from octavo.server.endpoints import Endpoints
+from octavo.server.errors import ApiError
 from octavo.server.prompts import Prompt, check_messages, encode_messages, encode_text, in_text_thread, template_options
 from octavo.server.sampling import Int64
 from octavo.server.state import ServerState
@@ -85,8 +86,16 @@ async def detokenize(request: Request) -> Response:
 
 @endpoints.get("/tokenizer_info")
 async def tokenizer_info(request: Request) -> Response:
-    """What clients need that make prompts of conversations themselves."""
+    """What clients need that make prompts of conversations themselves.
+
+    Off unless asked for, as vLLM has it: lm-eval, where it finds this route and is given a tokenizer as well, puts a
+    BOS before what it measures.
+    """
     state = server_state(request)
+    if not state.settings.enable_tokenizer_info_endpoint:
+        raise ApiError(
+            404, "GET /tokenizer_info is off; serve with --enable-tokenizer-info-endpoint.", code="not_enabled"
+        )
     state.require_ready()
     tokenizer = state.tokenizer
 

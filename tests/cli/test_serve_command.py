@@ -40,7 +40,7 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
         "--tenant-header X-Tenant-Id --max-queue-seconds 6 --max-request-seconds 7 "
         "--no-enable-auto-tool-choice --tool-call-parser json --reasoning-parser none --api-key-file keys.yaml "
         "--allowed-origins https://a --ssl-certfile c.pem --ssl-keyfile k.pem --restart-engine 2 --pooling last "
-        "--dashboard-text --record log --log-request-text --log-format json "
+        "--dashboard-text --enable-tokenizer-info-endpoint --record log --log-request-text --log-format json "
         "--otlp-traces-endpoint http://c --record-max-size 1MiB --record-max-files 2"
     )
     result = CliRunner().invoke(command, flags.split())
@@ -53,6 +53,7 @@ def test_every_setting_has_a_flag(served: list[tuple[EngineArgs, ServerSettings]
     keys |= {"tenant_keys": (("t", "u=v"),), "tenant_header": "X-Tenant-Id", "api_key_file": Path("keys.yaml")}
     keys |= {"allowed_origins": ("https://a",), "ssl_certfile": Path("c.pem"), "ssl_keyfile": Path("k.pem")}
     keys |= {"restart_engine": 2, "pooling": "last", "dashboard_text": True, "record": Path("log")}
+    keys |= {"enable_tokenizer_info_endpoint": True}
     keys |= {"log_request_text": True, "log_format": "json", "otlp_traces_endpoint": "http://c"}
     keys |= {"record_max_size": 2**20, "record_max_files": 2}
     assert settings == ServerSettings(

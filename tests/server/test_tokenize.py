@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from tests.support.byte_tokenizer import BOS, EOS
+from tests.support.fake_server import running_server
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,13 @@ def test_bad_input(client: httpx.Client, path: str, fields: dict[str, Any]) -> N
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_what_the_tokenizer_is(client: httpx.Client) -> None:
-    body = client.get("/tokenizer_info").json()
+def test_what_the_tokenizer_is_is_told_where_asked(client: httpx.Client) -> None:
+    """lm-eval takes the route for an invitation, and then measures something else."""
+    refused = client.get("/tokenizer_info")
+    assert refused.status_code == 404
+    assert "--enable-tokenizer-info-endpoint" in refused.json()["error"]["message"]
+    with running_server({}, enable_tokenizer_info_endpoint=True) as server:
+        body = httpx.get(f"{server.wait_ready().url}/tokenizer_info").json()
     assert (body["bos_token"], body["eos_token"], body["special_tokens"]) == ("<s>", "</s>", ["<s>", "</s>"])
     assert (body["vocab_size"], body["model_max_length"]) == (258, 512)
     assert "chat_template" in body
