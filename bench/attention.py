@@ -18,9 +18,10 @@ import torch
 
 from bench.kernels import Figures, parse_arguments, write_report
 from octavo.bench.ceilings import MemoryReading, measure_ceilings
+from octavo.bench.decoding import decoding_batch, written_layers
 from octavo.kernels import native
 from octavo.kernels.cpu import CpuOps
-from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, allocate_kv
+from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer
 from octavo.kernels.kinds import kv_head_bytes
 from octavo.kernels.native_batch import native_batch
 
@@ -59,28 +60,10 @@ class Case:
 
 def make_case(spec: AttentionSpec, dtype: torch.dtype, num_sequences: int, context: int) -> Case:
     num_blocks = num_sequences * context // BLOCK_SIZE
-    first = allocate_kv(num_blocks, BLOCK_SIZE, spec.num_kv_heads, spec.head_dim, dtype)
-    layer_bytes = sum(tensor.nbytes for tensor in first.tensors)
-    more = max(1, round(MEMORY_BYTES / layer_bytes)) - 1
-    layers = [
-        first,
-        *(allocate_kv(num_blocks, BLOCK_SIZE, spec.num_kv_heads, spec.head_dim, dtype) for _ in range(more)),
-    ]
-    for tensor in (tensor for layer in layers for tensor in layer.tensors):
-        tensor.fill_(1)  # memory that was never written is one page of zeros, which the cache holds
+    head_bytes = kv_head_bytes(spec.head_dim, str(dtype).removeprefix("torch."))
+    layer_bytes = 2 * num_sequences * context * spec.num_kv_heads * head_bytes
+    layers = written_layers(max(1, round(MEMORY_BYTES / layer_bytes)), num_blocks, BLOCK_SIZE, spec, dtype)
     return Case(spec, layers, num_sequences, context)
-
-
-def layout(num_sequences: int, context: int, tables: torch.Tensor) -> BatchLayout:
-    """One decode row a sequence. ``tables``: one sequence after another, [num_sequences * context / BLOCK_SIZE]."""
-    tables = tables.int().view(num_sequences, -1)
-    return BatchLayout(
-        positions=torch.full((num_sequences,), context - 1, dtype=torch.int32),
-        slots=tables[:, -1].long() * BLOCK_SIZE + BLOCK_SIZE - 1,
-        query_starts=torch.arange(num_sequences + 1, dtype=torch.int32),
-        context_lens=torch.full((num_sequences,), context, dtype=torch.int32),
-        block_tables=tables,
-    )
 
 
 def attend_without_tables(q: torch.Tensor, kv: KVLayer, batch: BatchLayout, spec: AttentionSpec) -> torch.Tensor:
@@ -113,11 +96,14 @@ def ways(ops: CpuOps, case: Case) -> dict[str, Callable[[KVLayer], object]]:
     num_blocks = num_sequences * context // BLOCK_SIZE
     q = torch.randn(num_sequences, spec.num_heads * spec.head_dim)
     in_order, shuffled = (
-        layout(num_sequences, context, tables) for tables in (torch.arange(num_blocks), torch.randperm(num_blocks))
+        decoding_batch(num_sequences, context, BLOCK_SIZE, tables)
+        for tables in (torch.arange(num_blocks), torch.randperm(num_blocks))
     )
     # Each KV head as a sequence of its own.
     one_head = replace(spec, num_heads=spec.num_heads // spec.num_kv_heads, num_kv_heads=1)
-    heads_apart = layout(num_sequences * spec.num_kv_heads, context, torch.arange(num_blocks * spec.num_kv_heads))
+    heads_apart = decoding_batch(
+        num_sequences * spec.num_kv_heads, context, BLOCK_SIZE, torch.arange(num_blocks * spec.num_kv_heads)
+    )
     q_apart = q.view(num_sequences * spec.num_kv_heads, -1)
     return {
         "shuffled": lambda kv: ops.attention(q, kv, shuffled, spec),

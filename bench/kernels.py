@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
+from octavo.bench.decoding import decoding_batch, written_layers
 from octavo.kernels.cpu import CpuOps
-from octavo.kernels.interface import AttentionSpec, BatchLayout, allocate_kv
+from octavo.kernels.interface import AttentionSpec
 from octavo.kernels.kinds import kv_head_bytes
 
 Figures = dict[str, str | int | float]
@@ -67,20 +68,9 @@ def attention(ops: CpuOps, dtype: torch.dtype, num_sequences: int, context: int)
     num_blocks = num_sequences * context // block_size
     head_bytes = kv_head_bytes(spec.head_dim, str(dtype).removeprefix("torch."))
     layer_bytes = 2 * num_blocks * block_size * spec.num_kv_heads * head_bytes
-    layers = [
-        allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, dtype)
-        for _ in range(max(1, round(MEMORY_BYTES / layer_bytes)))
-    ]
-    for tensor in (tensor for layer in layers for tensor in layer.tensors):
-        tensor.fill_(1)  # memory that was never written is one page of zeros, which the cache holds
-    tables = torch.randperm(num_blocks).int().view(num_sequences, -1)
-    batch = BatchLayout(
-        positions=torch.full((num_sequences,), context - 1, dtype=torch.int32),
-        slots=tables[:, -1].long() * block_size + block_size - 1,
-        query_starts=torch.arange(num_sequences + 1, dtype=torch.int32),
-        context_lens=torch.full((num_sequences,), context, dtype=torch.int32),
-        block_tables=tables,
-    )
+    num_layers = max(1, round(MEMORY_BYTES / layer_bytes))
+    layers = written_layers(num_layers, num_blocks, block_size, spec, dtype)
+    batch = decoding_batch(num_sequences, context, block_size, torch.randperm(num_blocks))
     q = torch.randn(num_sequences, spec.num_heads * spec.head_dim)
     seconds = best_seconds([partial(ops.attention, q, kv, batch, spec) for kv in layers])
     return {

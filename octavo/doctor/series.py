@@ -53,6 +53,11 @@ class Counts:
         return sum(self.rejected.values())
 
     @property
+    def num_told(self) -> float:
+        """Requests of which it is known what became of them."""
+        return self.num_ended + self.num_rejected
+
+    @property
     def computed_tokens(self) -> float:
         return self.prompt_tokens - self.hit_tokens + self.generation_tokens
 
@@ -154,7 +159,7 @@ class ServerSummary:
             return now.get(name if label is None else (name, label), 0.0)
 
         gap = Counts.between(before, now, seconds)
-        is_telling = gap.num_ended + gap.num_rejected >= MIN_ENDED
+        is_telling = gap.num_told >= MIN_ENDED
         return cls(
             model=model,
             counts=gap if is_telling else Counts.between(None, now, None),

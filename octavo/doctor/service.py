@@ -71,7 +71,7 @@ def refusals(server: ServerSummary) -> Finding | None:
     """Requests are refused for want of room or of rate."""
     counts = {reason: count for reason, count in server.counts.rejected.items() if reason in OF_THE_LOAD and count}
     refused = sum(counts.values())
-    part = refused / max(1.0, server.counts.num_ended + server.counts.num_rejected)
+    part = refused / max(1.0, server.counts.num_told)
     severity = graded(part, FEW, MANY)
     if severity is None or refused < MIN_REFUSED:
         return None
@@ -89,7 +89,7 @@ def bad_requests(server: ServerSummary) -> Finding | None:
     """Clients send what cannot be served."""
     counts = {reason: count for reason, count in server.counts.rejected.items() if reason not in OF_THE_LOAD and count}
     refused = sum(counts.values())
-    part = refused / max(1.0, server.counts.num_ended + server.counts.num_rejected)
+    part = refused / max(1.0, server.counts.num_told)
     if part < MANY or refused < MIN_REFUSED:
         return None
     return Finding(
@@ -121,7 +121,7 @@ def time_outs(server: ServerSummary) -> Finding | None:
     """Requests end by their time."""
     counts = {bound: count for bound, count in server.counts.timed_out.items() if count}
     ended = sum(counts.values())
-    part = ended / max(1.0, server.counts.num_ended + server.counts.num_rejected)
+    part = ended / max(1.0, server.counts.num_told)
     severity = graded(part, FEW, MANY)
     if severity is None or ended < MIN_REFUSED:
         return None

@@ -9,9 +9,10 @@ from statistics import median
 
 import torch
 
+from octavo.bench.decoding import decoding_batch, written_layers
 from octavo.core.kv_types import CacheConfig
 from octavo.core.scheduler_types import SchedulerConfig
-from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, Ops, allocate_kv
+from octavo.kernels.interface import AttentionSpec, BatchLayout, KVLayer, Ops
 from octavo.sim.costs import BlockCosts, LinearCosts
 from octavo.sim.planning.block_size import BLOCK_SIZES
 from octavo.sim.simulation import ServerSettings, Simulation
@@ -80,19 +81,8 @@ def _requests() -> Iterator[TracedRequest]:
 def _layers(spec: AttentionSpec, kv_dtype: torch.dtype, block_size: int) -> tuple[BatchLayout, list[KVLayer]]:
     """One decoding row a sequence, with its blocks in shuffled places."""
     num_blocks = ATTENDING_ROWS * CONTEXT // block_size
-    layers = [
-        allocate_kv(num_blocks, block_size, spec.num_kv_heads, spec.head_dim, kv_dtype) for _ in range(NUM_LAYERS)
-    ]
-    for tensor in (tensor for layer in layers for tensor in layer.tensors):
-        tensor.fill_(1)  # memory that was never written is one page of zeros
-    tables = torch.randperm(num_blocks).int().view(ATTENDING_ROWS, -1)
-    layout = BatchLayout(
-        positions=torch.full((ATTENDING_ROWS,), CONTEXT - 1, dtype=torch.int32),
-        slots=tables[:, -1].long() * block_size + block_size - 1,
-        query_starts=torch.arange(ATTENDING_ROWS + 1, dtype=torch.int32),
-        context_lens=torch.full((ATTENDING_ROWS,), CONTEXT, dtype=torch.int32),
-        block_tables=tables,
-    )
+    layers = written_layers(NUM_LAYERS, num_blocks, block_size, spec, kv_dtype)
+    layout = decoding_batch(ATTENDING_ROWS, CONTEXT, block_size, torch.randperm(num_blocks))
     return layout, layers
 
 
